@@ -3,53 +3,188 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+# What TensorFlow takes for a part of a pattern in the path of a SavedModel.
+_OF_PATTERNS = set("[]*?\\") - {os.sep}
+PATTERN_WORDS = "[ ] * ? and \\"
 
 
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yields a temporary file that becomes `path` if the block raises no error.
 
-    An error leaves the old file and names `path`.
+    It is on the disk before it gets its name. An error leaves the old file and names
+    `path`. What a killed process left of an earlier try is removed.
     """
     path = Path(path)
-    temporary = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    with naming(path, temporary):
-        temporary.touch()  # fails before the block begins
+    left = f".partial-????????-{glob.escape(path.name)}"
+    remove_abandoned(path.parent.glob(left))
+    make = functools.partial(Path.touch, exist_ok=False)
+    with _temporary(path, ".partial-{}-{}", make) as temporary:
+        with naming(path, temporary):
+            try:
+                yield temporary
+                flush(temporary)
+                os.replace(temporary, path)
+                flush(path.parent)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def creating_directory(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary directory that becomes `path` if the block raises no error.
+
+    Its files are on the disk before. What a killed process left of an earlier try, or
+    of another version, is removed with a warning.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    name = r"\d+" if path.name.isdecimal() else re.escape(path.name)
+    left = re.compile(rf"\.{name}-[0-9a-f]{{8}}\.partial")
+    found = [other for other in path.parent.iterdir() if left.fullmatch(other.name)]
+    if removed := remove_abandoned(found):
+        names = ", ".join(map(str, removed))
+        warnings.warn(f"removed {names}, which a killed process left", stacklevel=3)
+    with _temporary(path, ".{1}-{0}.partial", Path.mkdir) as temporary:
         try:
             yield temporary
-            os.replace(temporary, path)
+            for written in temporary.rglob("*"):
+                flush(written)
+            flush(temporary)
+            temporary.rename(path)
+            flush(path.parent)
         finally:
-            temporary.unlink(missing_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _temporary(path: Path, form: str, make: Callable[[Path], Any]) -> Iterator[Path]:
+    """Makes a file or directory beside `path`, and locks it as long as it is needed.
+
+    `form` is that of its name, with places for a unique word and the name of `path`.
+    """
+    descriptor = None
+    while descriptor is None:
+        temporary = path.with_name(form.format(uuid.uuid4().hex[:8], path.name))
+        with naming(path, temporary):
+            make(temporary)
+            descriptor = _locked(temporary)
+    try:
+        yield temporary
+    finally:
+        os.close(descriptor)
+
+
+def _locked(path):
+    """Returns a descriptor that locks a new path, or `None` if it was cleared away."""
+    try:
+        descriptor = _opened_to_lock(path)
+    except FileNotFoundError:
+        return None
+    try:
+        if take_lock(descriptor, path):
+            return descriptor
+    except OSError:  # A file system without locks, where nothing is cleared away.
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _opened_to_lock(path):
+    # Network file systems lock only files that are open for writing.
+    mode = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    return os.open(path, mode | os.O_NOFOLLOW)
+
+
+def remove_abandoned(paths: Iterable[Path]) -> list[Path]:
+    """Removes temporary files and directories that no living process has locked.
+
+    Returns those that it has removed.
+    """
+    removed = []
+    for path in paths:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            descriptor = _opened_to_lock(path)
+            stack.callback(os.close, descriptor)
+            if take_lock(descriptor, path):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                removed.append(path)
+    return removed
+
+
+@contextlib.contextmanager
+def locking(path: str | Path) -> Iterator[None]:
+    """Lets one process at a time read, change and write a file; the others wait."""
+    path = Path(path)
+    lock = path.with_name(f".{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        is_locked = False
+        while not is_locked:  # The one before may have removed what was opened.
+            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+            stack.callback(os.close, descriptor)
+            is_locked = take_lock(descriptor, lock, wait=True)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def flush(path: str | Path):
+    """Flushes a file, or the names in a directory, to the disk, against power cuts."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot flush a directory.
+        if error.errno not in (errno.EBADF, errno.EINVAL) or Path(path).is_file():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def strict_json(value: Any, default: Callable | None = None, **layout: Any) -> str:
+    """Returns a value as JSON, with the options of `json.dumps`.
+
+    NaN and infinities, for which JSON has no word, become null: a reader then sees that
+    there was a figure, and that it cannot be computed with.
+    """
+    text = json.dumps(value, default=default)
+    value = json.loads(text, parse_constant=lambda name: None)
+    return json.dumps(value, allow_nan=False, **layout)
 
 
 def write_json(path: str | Path, value: Any):
     """Writes a value as indented JSON, whole or not at all."""
     with replacing(path) as temporary:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        text = strict_json(value, indent=2, ensure_ascii=False) + "\n"
         # A lone surrogate, as a file's name may have, becomes its escape in JSON.
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-@contextlib.contextmanager
-def creating_directory(path: str | Path) -> Iterator[Path]:
-    """Yields a temporary directory that becomes `path` if the block raises no error."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.partial"
-    temporary.mkdir()
+def read_json(path: str | Path, kind: type = dict) -> Any:
+    """Returns the `dict` or `list` in a JSON file; a damaged file is named."""
     try:
-        yield temporary
-        temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if not isinstance(value, kind):
+        expected = {dict: "an object", list: "a list"}[kind]
+        raise ValueError(f"{path} is damaged: it must hold {expected}")
+    return value
 
 
 @contextlib.contextmanager
@@ -74,12 +209,34 @@ def check_file_to_write(path: str | Path):
         raise NotADirectoryError(f"{path} cannot be written: {above} is a file.")
 
 
+def check_another_file(path: str | Path, inputs: Iterable[str | Path]):
+    """Raises `ValueError` if a file to write is one of those that are read."""
+    for given in inputs:
+        if Path(path).exists() and Path(given).exists() and Path(given).samefile(path):
+            raise ValueError(f"The output must be another file than the input {given}")
+
+
 def check_absent(path: str | Path):
     """Raises `FileExistsError` if the target of an export exists."""
     if Path(path).exists():
         raise FileExistsError(
             f"{path} exists, and is never overwritten: choose another directory "
             "or remove it."
+        )
+
+
+def is_pattern(path: str | Path) -> bool:
+    """Whether TensorFlow reads a path as a pattern, and finds no file there."""
+    return bool(_OF_PATTERNS & set(os.path.abspath(path)))
+
+
+def check_no_pattern(path: str | Path):
+    """Raises `ValueError` if TensorFlow would read a path as a pattern of paths."""
+    if is_pattern(path):
+        raise ValueError(
+            f"The path of a SavedModel must have none of {PATTERN_WORDS}, in which "
+            "TensorFlow sees a pattern: nothing could load what is written there. "
+            f"Received: {os.path.abspath(path)}"
         )
 
 
@@ -98,24 +255,15 @@ def digest(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def sync_directory(path: str | Path):
-    """Flushes the file names of a directory to disk, against power cuts."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def take_lock(descriptor: int, path: str | Path, wait: bool = False) -> bool:
+    """Locks an open file or directory until it is closed, at last by the process's end.
 
-
-def take_lock(descriptor: int, path: str | Path) -> bool:
-    """Locks an open file or directory until the process ends.
-
-    Returns False if another process has locked it or moved it.
+    Returns False if another process has moved it or, without `wait`, has locked it.
     """
     import fcntl  # not on Windows
 
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False
@@ -131,7 +279,7 @@ def trained_directory(path: str | Path) -> Path:
         if (path / name).exists():
             continue
         if name == "model.keras" and (path / "data.json").exists():
-            data = json.loads((path / "data.json").read_text(encoding="utf-8"))
+            data = read_json(path / "data.json")
             how = data.get("command", "call `train` again with the same arguments")
             raise FileNotFoundError(f"{path} is an unfinished run. To finish it: {how}")
         raise FileNotFoundError(

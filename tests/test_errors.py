@@ -520,6 +520,8 @@ def folder(tmp_path_factory):
         "broken/tokenizer/tokenizer.json": b"{}",
         "stopped/config.json": b"{}",
         "begun/data.json": b'{"command": "keras-transformer train --run a"}',
+        "halved/data.json": b"{",
+        "taken.partial": b"mine",
     }
     for name, content in contents.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -576,12 +578,15 @@ COMMANDS = {
     "translate {f}/full dog": "full holds no SavedModel",
     "translate {f}/stopped dog": "stopped holds no",
     "translate {f}/begun dog": "begun is an unfinished run. To finish it: keras-tr",
+    "translate {f}/halved dog": "halved/data.json is damaged: ",
     "translate {f}/broken dog": "model.keras",
     "translate {s} --beam-size 2 dog": "Received: beam_size",
     "evaluate {f}/full --test {f}/good.tsv": "full holds no SavedModel",
     "export {f}/full --output {o}/1": "full holds no",
     "export {s} --output {o}/1": "holds no trained translator",
     "export {r} --output {s}": "exists, and is never overwritten",
+    "export {r} --output {o}/[1]/a": "must have none of [ ] * ? and \\, in which",
+    "quickstart --run {o}/run --saved-models {o}/a?": "must have none of [ ] * ? and",
     "export {r} --output {o}/1 --n-best 9": "`n_best` must be from 1 to `beam",
     "export {r} --output {o}/1 --top-p 0": "argument --top-p: must be above 0.0",
     "export {r} --output {o}/1 --format web --litert-js {f} --quiet": "a node_modul",
@@ -601,6 +606,9 @@ COMMANDS = {
     RAY + "2 --input {f}/good.tsv --output b --scores": "or `--ray-workers`",
     "translate {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
     "translate {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
+    "translate {s} --input {f}/good.tsv --output {f}/taken": "taken.partial is in the",
+    "evaluate {s} --test {f}/good.tsv --output {f}/good.tsv": "another file than the",
+    "distill {r} --train {f}/good.tsv --output {f}/good.tsv": "another file than the",
     # Ray.
     RAY + "0 --input {f}/good.tsv --output b": "`--ray-workers` must be at least 1",
     RAY + "2 dog": "`--ray-workers` needs `--input` and `--output`",

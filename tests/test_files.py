@@ -3,6 +3,8 @@
 import contextlib
 import errno
 import io
+import json
+import math
 import os
 import re
 import resource
@@ -13,7 +15,16 @@ import numpy as np
 import pytest
 
 from keras_transformer.bulk import translate_file
-from keras_transformer.files import replacing, take_lock, version_path, versions_in
+from keras_transformer.files import (
+    check_no_pattern,
+    creating_directory,
+    read_json,
+    replacing,
+    take_lock,
+    version_path,
+    versions_in,
+    write_json,
+)
 from keras_transformer.training.averages import save_checkpoint
 from keras_transformer.training.state import State, StateFiles
 from tests import tiny_run
@@ -49,6 +60,125 @@ def test_a_directory_that_was_removed_or_made_anew_is_not_locked(tmp_path, opene
     assert not take_lock(opened, tmp_path)
     tmp_path.mkdir()
     assert not take_lock(opened, tmp_path)
+
+
+# Temporary files and directories.
+
+
+def test_two_writers_with_one_process_id_do_not_share_a_file(tmp_path, monkeypatch):
+    """As in two containers, where it is 1."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    path = tmp_path / "pairs.ids"
+    with replacing(path) as first, replacing(path) as second:
+        first.write_bytes(b"half")
+        second.write_bytes(b"whole")
+    assert path.read_bytes() == b"half"  # The first ends last.
+    assert os.listdir(tmp_path) == ["pairs.ids"]
+
+
+def half_file(path):
+    path.write_bytes(b"half")
+
+
+def half_directory(path):
+    path.mkdir()
+    half_file(path / "model")
+
+
+# What makes a name, what a killed process leaves of it, and what it leaves of others.
+KILLED = {
+    "file": (
+        replacing, half_file, [".partial-01234567-new"], [".partial-01234567-newer"]
+    ),
+    "directory": (
+        creating_directory, half_directory, [".new-01234567.partial"],
+        [".newer-01234567.partial", ".new-notes.partial"],
+    ),
+    "version": (
+        creating_directory, half_directory,
+        [".3-01234567.partial", ".12-fedcba98.partial"], [".x-01234567.partial"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KILLED)
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, kind):
+    make, leave, gone, kept = KILLED[kind]
+    path = tmp_path / ("2" if kind == "version" else "new")
+    with make(path) as living:  # And nothing that a living one writes.
+        for name in (*gone, *kept):
+            leave(tmp_path / name)
+        said = contextlib.nullcontext()
+        if leave is half_directory:
+            said = pytest.warns(UserWarning, match=f"removed .*{gone[0]}")
+        with said, make(path) as another:
+            assert living.exists() and living != another
+            if leave is half_file:
+                another.write_bytes(b"")
+        left = {each.name for each in tmp_path.iterdir()}
+        assert left == {*kept, living.name, path.name}
+        path.rename(tmp_path / "away")
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", [replacing, creating_directory])
+def test_what_gets_a_name_is_on_the_disk_before(tmp_path, monkeypatch, kind):
+    """A power cut between the two would leave an empty file with a good name."""
+    done, flush, rename = [], os.fsync, os.rename
+    inside = tmp_path / "new"
+
+    def note(call):
+        def noted(*words):
+            what = words[0]
+            name = os.readlink(f"/proc/self/fd/{what}") if call is flush else "renamed"
+            done.append(os.path.basename(name).partition("-")[0])
+            return call(*words)
+
+        return noted
+
+    monkeypatch.setattr(os, "fsync", note(flush))
+    monkeypatch.setattr(os, "replace", note(os.replace))
+    monkeypatch.setattr(os, "rename", note(rename))
+    with kind(inside) as temporary:
+        if kind is replacing:
+            temporary.write_bytes(b"x")
+        else:
+            (temporary / "weights").write_bytes(b"x")
+    first = [".partial"] if kind is replacing else ["weights", ".new"]
+    assert done == [*first, "renamed", tmp_path.name]
+
+
+# JSON that every program reads.
+
+
+def test_json_has_null_for_what_is_no_number(tmp_path):
+    figures = {"loss": [math.nan, -math.inf, 0.1 + 0.2], "name": "ä\ud800"}
+    write_json(tmp_path / "x.json", figures)
+    text = (tmp_path / "x.json").read_text("utf-8")
+    found = json.loads(text, parse_constant=pytest.fail)
+    assert found == figures | {"loss": [None, None, 0.1 + 0.2]}
+
+
+@pytest.mark.parametrize("content", [b"", b"[1", b"[]", b'"a"', b"\xff"])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "x.json").write_bytes(content)
+    with pytest.raises(ValueError, match=f"{tmp_path / 'x.json'} is damaged: "):
+        read_json(tmp_path / "x.json")
+
+
+# Versions and paths.
+
+
+@pytest.mark.parametrize("name", ["[1]", "a]b", "a*b", "a?b", "a\\b"])
+def test_what_tensorflow_takes_for_a_pattern_is_no_path_of_a_saved_model(
+    tmp_path, name, monkeypatch
+):
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    for path in (tmp_path / name / "en-de", "en-de"):
+        with pytest.raises(ValueError, match="must have none of .* Received: /"):
+            check_no_pattern(path)
+    check_no_pattern(tmp_path / "a {b}, c#d")
 
 
 def test_versions_are_the_whole_numbers_in_their_order(tmp_path):

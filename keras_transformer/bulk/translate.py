@@ -18,11 +18,19 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from keras_transformer.files import digest, naming, sync_directory, take_lock
+from keras_transformer.files import (
+    check_another_file,
+    digest,
+    flush,
+    naming,
+    take_lock,
+    write_json,
+)
 from keras_transformer.lite.translator import Translation
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
+_BLOCK = 1 << 20  # bytes of a file that are read at a time
 _Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
@@ -92,8 +100,9 @@ def translate_file(
     Raises:
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
-        ValueError: If `window` is less than 1, a line is not UTF-8, or an unfinished
-            output has other lines, another `fingerprint` or has changed.
+        ValueError: If `window` is less than 1, a line is not UTF-8, an unfinished
+            output has other lines, another `fingerprint` or has changed, or
+            OUTPUT.partial is a file of something else.
 
     Example:
         >>> translator = ExportedTranslator("saved_models/en-de/1")
@@ -101,8 +110,7 @@ def translate_file(
     """
     texts, total = read_texts(source), None
     if isinstance(source, str | Path) and Path(source).is_file():
-        if Path(output).exists() and Path(source).samefile(output):
-            raise ValueError(f"The output must be another file than the input {source}")
+        check_another_file(output, [source])
         # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     return translate_texts(
@@ -275,7 +283,8 @@ class _Done(NamedTuple):
 class _PartialOutput(contextlib.AbstractContextManager):
     """OUTPUT.partial and its sidecar, which counts its bytes.
 
-    Bytes are on the disk before they are counted; others remain from a crash.
+    Bytes are on the disk before they are counted; others remain from a crash. The
+    sidecar is there before the first byte: a file without one is somebody else's.
     """
 
     def __init__(self, output, fingerprint):
@@ -289,7 +298,9 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self._sidecar = output.with_name(f"{output.name}.partial.json")
         self._read, self.done = hashlib.sha256(), _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = open(self._path, "a+b")
+        self._check_free()
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        self._stream = open(os.open(self._path, flags, 0o666), "a+b")
 
     def __exit__(self, *exception):
         # On a full disk closing fails like the write, which has raised already.
@@ -304,23 +315,57 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 "choose another output."
             )
         size = self._stream.seek(0, os.SEEK_END)
-        if not size:  # A new file; an existing sidecar belongs to a removed one.
-            self._sidecar.unlink(missing_ok=True)
-        if self._sidecar.exists():
-            try:
-                self.done = _Done(**json.loads(self._sidecar.read_bytes()))
-            except (ValueError, TypeError) as error:
-                raise self._refused(f"{self._sidecar} is damaged") from error
-            if self.done.fingerprint != self._fingerprint:
-                raise self._refused("it was made with another model or other options")
-        self._stream.truncate(min(size, self.done.bytes))
-        self._stream.seek(0)
-        self._written = hashlib.file_digest(self._stream, "sha256")
-        if self.done.written != self._written.hexdigest():
+        # A new file: an existing sidecar belongs to a removed one.
+        done = self._counted() if size else _Done()
+        if done is None:
+            raise self._refused(f"{self._sidecar} is damaged")
+        if done.lines and done.fingerprint != self._fingerprint:
+            raise self._refused("it was made with another model or other options")
+        self.done = done._replace(fingerprint=self._fingerprint)
+        self._written = self._digest(done.bytes)
+        if done.written != self._written.hexdigest():
             raise self._refused("it has changed since it was written")
+        if not done.lines:
+            write_json(self._sidecar, self.done._asdict())
+        self._stream.truncate(done.bytes)
         self._count(itertools.islice(texts, self.done.lines))
         if self.done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
+
+    def _check_free(self):
+        """Raises `ValueError` if what is not a translation's has one of the names."""
+        for path in (self._path, self._sidecar):
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise self._in_the_way(path)
+        has_content = self._path.exists() and self._path.stat().st_size > 0
+        has_sidecar = self._sidecar.exists()
+        if has_content and not has_sidecar:
+            raise self._in_the_way(self._path)
+        if has_sidecar and not has_content and self._counted() is None:
+            raise self._in_the_way(self._sidecar)
+
+    def _in_the_way(self, path):
+        return ValueError(
+            f"{path} is in the way: no unfinished translation has written it. Move it, "
+            "or choose another output."
+        )
+
+    def _counted(self):
+        """Returns what the sidecar says, or `None` if it is damaged."""
+        try:
+            values = json.loads(self._sidecar.read_bytes())
+            return _Done(*(values[name] for name in _Done._fields))
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
+            return None
+
+    def _digest(self, size):
+        """Returns the SHA-256 of the first bytes."""
+        found = hashlib.sha256()
+        self._stream.seek(0)
+        while block := self._stream.read(min(size, _BLOCK)):
+            found.update(block)
+            size -= len(block)
+        return found
 
     def _count(self, texts):
         for text in texts:
@@ -360,17 +405,12 @@ class _PartialOutput(contextlib.AbstractContextManager):
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
         )
-        new = self._sidecar.with_suffix(".new")
-        with naming(new), open(new, "w", encoding="utf-8") as stream:
-            stream.write(json.dumps(self.done._asdict()) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(new, self._sidecar)
+        write_json(self._sidecar, self.done._asdict())
 
     def finish(self):
         """Gives the file its name and removes the sidecar."""
         if not self.done.bytes:
             self.append([], [])  # A gzip file without a line has a header.
         os.replace(self._path, self._output)
-        sync_directory(self._output.parent)
+        flush(self._output.parent)
         self._sidecar.unlink(missing_ok=True)

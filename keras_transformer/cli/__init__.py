@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import difflib
 import io
-import json
 import os
 import shlex
 import signal
@@ -25,6 +24,7 @@ from keras_transformer.cli.flags import (
     check_standard_output,
     sentence,
 )
+from keras_transformer.files import strict_json
 from keras_transformer.terminal import (
     print_message,
     print_result,
@@ -68,10 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
             check_standard_output()
             quiet = io.StringIO() if options.quiet else sys.stderr
             with contextlib.redirect_stdout(quiet):
-                values = json.dumps(options.call(options), default=os.fspath)
-            # JSON has no NaN and no infinity.
-            values = json.loads(values, parse_constant=lambda name: None)
-            print_result(json.dumps(values))
+                values = options.call(options)
+            print_result(strict_json(values, default=os.fspath))
         else:
             options.call(options)
         # If the reader has gone, fail here and not in Python's own flush at exit.

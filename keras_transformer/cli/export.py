@@ -12,6 +12,7 @@ from keras_transformer.cli.use import is_run, load_runs
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
+    check_no_pattern,
     replacing,
     trained_directory,
 )
@@ -35,6 +36,8 @@ _CORPUS = "corpus/training/pairs.ids"  # of a run
 
 def export(options):
     """Writes runs in the form of another program."""
+    if options.format == "saved_model":
+        check_no_pattern(options.output)
     # Else the directory of the model's versions, where the next one goes.
     if options.format != "saved_model" or options.output.name.isdecimal():
         check_absent(options.output)
@@ -54,9 +57,11 @@ def export(options):
             "CTranslate2 is told how to search in each call, not at export. Received: "
             f"{', '.join(sorted(searched))}"
         )
-    translator = load_runs(options.models, options)
+    cards, run = load_module("export.model_card"), None
     if "run" in takes[options.format] and len(options.models) == 1:
-        values["run"] = options.models[0]  # For card and examples; of one run.
+        run = values["run"] = options.models[0]  # For card and examples; of one run.
+    weights = run and cards.weights_digest(run)
+    translator = load_runs(options.models, options)
     if options.shortlist:
         translator = _with_shortlist(translator, options)
     hidden = contextlib.nullcontext()
@@ -66,6 +71,11 @@ def export(options):
             print_message("converting: this takes a minute")
     with hidden:
         path = translator.export(options.output, format=options.format, **values)
+    if run and cards.weights_digest(run) != weights:
+        print_message(
+            f"keras-transformer: warning: {run} has other weights by now: what {path} "
+            "says of its training and scores may be theirs"
+        )
     print_result(path)
     return {"path": path, "format": options.format}
 

@@ -12,7 +12,11 @@ from keras_transformer.cli.flags import (
     load_module,
     load_pairs,
 )
-from keras_transformer.files import check_file_to_write, latest_version
+from keras_transformer.files import (
+    check_another_file,
+    check_file_to_write,
+    latest_version,
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -27,7 +31,9 @@ def evaluate(options):
     check_standard_output()
     if options.output is not None:
         check_file_to_write(options.output)
-    translator, evaluation = load_translator(options), load_module("evaluation")
+        check_another_file(options.output, options.test)
+    translator, weights = _with_digest(options)
+    evaluation = load_module("evaluation")
     text = load_pairs(options.test, options.columns)
     pairs = ((pair.source, pair.target) for pair in text.pairs())
     scores = evaluation.evaluate(
@@ -36,16 +42,35 @@ def evaluate(options):
     for line in str(scores).splitlines():
         print_result(line)
     values = dataclasses.asdict(scores)
-    if is_run(options.model):
+    if weights is not None:
         name = " and ".join(Path(name).name for name in options.test)
-        facts = name, text.fingerprint(), translator.config, values
+        facts = name, text.fingerprint(), translator.config, values, weights
+        cards = load_module("export.model_card")
         try:
-            load_module("export.model_card").record_scores(options.model, *facts)
+            cards.record_scores(options.model, *facts)
         except OSError as error:
             print_message(
                 f"keras-transformer: warning: the scores were not recorded: {error}"
             )
+        if cards.weights_digest(options.model) != weights:
+            print_message(
+                f"keras-transformer: warning: {options.model} has other weights by "
+                "now: the scores are those of the weights before"
+            )
     return values | {"output": options.output}
+
+
+def _with_digest(options):
+    """Returns the translator and, of a run, the digest of the weights that it has."""
+    if not is_run(options.model):
+        return load_translator(options), None
+    weights_digest = load_module("export.model_card").weights_digest
+    translator = weights = None
+    # A training may replace the weights while they are read.
+    while translator is None or weights != weights_digest(options.model):
+        weights = weights_digest(options.model)
+        translator = load_translator(options)
+    return translator, weights
 
 
 def translate(options):

@@ -24,6 +24,7 @@ from keras_transformer.export.saved_model import check_backend, signature
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
+    check_no_pattern,
     creating_directory,
     digest,
     replacing,
@@ -157,6 +158,7 @@ def found_by(search: Callable) -> Callable:
 
 def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
     """Returns the content of a LiteRT file with a model's signatures."""
+    check_no_pattern(tempfile.gettempdir())  # The converter reads a SavedModel there.
     # Keras' `model.export(path, format="litert")` writes one signature only.
     module = tf.Module(name="translator")
     # Weights that the module does not hold would be silently left out.

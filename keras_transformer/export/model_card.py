@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from keras_transformer.config import DecodingConfig, RunConfig
-from keras_transformer.files import digest, write_json
+from keras_transformer.files import digest, locking, read_json, write_json
 from keras_transformer.models.own_model import OwnModel
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -72,43 +72,51 @@ def example_sources(run: str | Path) -> list[str]:
 
 def record_scores(
     directory: str | Path, name: str, fingerprint: str, search: DecodingConfig,
-    scores: dict[str, Any],
+    scores: dict[str, Any], weights: str | None = None,
 ):  # fmt: skip
-    """Adds the scores of a test set to a run's scores.json."""
+    """Adds the scores of a test set to a run's scores.json.
+
+    `weights` is the `weights_digest` of what was scored; default that of now.
+    """
     directory = Path(directory)
     entry = {
-        "name": name, "fingerprint": fingerprint, "model": _model(directory),
+        "name": name, "fingerprint": fingerprint,
+        "model": weights or weights_digest(directory),
         "search": search.to_dict(), "scores": scores,
     }  # fmt: skip
-    # Replaces scores of the same lines and search, and all of other weights.
-    others = [
-        other
-        for other in recorded_scores(directory)
-        if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
-    ]
-    write_json(directory / SCORES, [*others, entry])
+    with locking(directory / SCORES):
+        # Replaces scores of the same lines and search, and all of other weights.
+        others = [
+            other
+            for other in recorded_scores(directory)
+            if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
+            or other["model"] != entry["model"]
+        ]
+        write_json(directory / SCORES, [*others, entry])
 
 
 def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
     """Returns the recorded scores of a run's present weights."""
     directory = Path(directory)
     entries = _read(directory / SCORES, [])
-    model = _model(directory) if entries else ""
+    model = weights_digest(directory) if entries else ""
     return [entry for entry in entries if entry["model"] == model]
 
 
-def _model(directory):
-    """Returns digests of the weights and the vocabulary of a run."""
-    paths = directory / "model.keras", directory / "tokenizer.sha256"
+def weights_digest(directory: str | Path) -> str:
+    """Returns digests of the weights and the vocabulary of a run, as of now."""
+    paths = Path(directory, "model.keras"), Path(directory, "tokenizer.sha256")
     return " ".join(digest(path) for path in paths if path.exists())
 
 
 def _read(path, default):
     """Returns the content of a JSON file, or `default` if it does not exist."""
-    try:
-        return json.loads(path.read_text("utf-8")) if path.exists() else default
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: remove it") from error
+    return read_json(path, type(default)) if path.exists() else default
+
+
+def shown_figure(value: float | None) -> str:
+    """Returns a figure of summary.json in words; JSON has null for NaN and infinity."""
+    return "not finite" if value is None else f"{value:.4f}"
 
 
 def model_card(
@@ -211,7 +219,7 @@ def _training(summary):
         "backend": machine["backend"],
         "trained_dtype": summary["model"]["dtype"],
         "last_epoch": ", ".join(
-            f"{name} {value:.4f}"
+            f"{name} {shown_figure(value)}"
             for name, value in summary["last_epoch"].items()
             if name not in ("epoch", "updates")
         ),

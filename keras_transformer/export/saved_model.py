@@ -20,6 +20,7 @@ from keras_transformer.export.model_card import (
     training_data,
 )
 from keras_transformer.files import (
+    check_no_pattern,
     creating_directory,
     latest_version,
     replacing,
@@ -93,10 +94,12 @@ def export_saved_model(
     Raises:
         FileExistsError: If the version exists; none is ever overwritten.
         RuntimeError: If the Keras backend is not TensorFlow.
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or TensorFlow would read `path` as a
+            pattern.
     """
     check_backend("A SavedModel")
     check_choice("dtype", dtype, ("float32", "bfloat16"))
+    check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
     tokenizers, config = translator.tokenizers, translator.config
     card = model_card(translator, path, run, languages, dtype)

@@ -27,7 +27,7 @@ from keras_transformer.export.litert import (
 )
 from keras_transformer.export.model_card import example_sources
 from keras_transformer.export.saved_model import signature
-from keras_transformer.files import creating_directory, digest, write_json
+from keras_transformer.files import creating_directory, digest, read_json, write_json
 from keras_transformer.generation.generator import Generator
 from keras_transformer.models.transformer import Seq2Seq
 
@@ -140,7 +140,7 @@ def _copy_litert(modules, folder):
     nested = core / "node_modules" / "@litertjs" / "wasm-utils"
     utils = nested if nested.is_dir() else modules / "@litertjs" / "wasm-utils"
     try:
-        version = json.loads((core / "package.json").read_text("utf-8"))["version"]
+        version = read_json(core / "package.json")["version"]
         text = (core / "dist" / "index.js").read_text("utf-8")
         folder.mkdir()
         shutil.copyfile(utils / "dist" / "index.js", folder / "wasm-utils.js")

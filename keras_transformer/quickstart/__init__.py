@@ -12,8 +12,9 @@ from rich.console import Console
 from keras_transformer.config import RunConfig
 from keras_transformer.evaluation import Scores, evaluate
 from keras_transformer.export import ExportedTranslator
-from keras_transformer.export.model_card import record_scores
+from keras_transformer.export.model_card import record_scores, weights_digest
 from keras_transformer.export.saved_model import check_backend
+from keras_transformer.files import check_no_pattern
 from keras_transformer.quickstart.grammar import generate_pairs
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs
@@ -50,21 +51,24 @@ def quickstart(
     Raises:
         FileExistsError: If `directory` holds something other than its run.
         RuntimeError: If the Keras backend is not TensorFlow.
+        ValueError: If TensorFlow would read the path of the SavedModel as a pattern.
     """
     check_backend("The SavedModel of the quick start")
     console = plain_console() if console is None else console
     directory = Path("runs") / NAME if directory is None else Path(directory)
+    path = Path(saved_models) / NAME
+    check_no_pattern(path)
     say(console, "generating English and German sentences from a grammar")
     pairs = {name: list(generate_pairs(name, size)) for name, size in sizes.items()}
     training, validation = pairs["train"], pairs["valid"]
     translator = train(
         training, directory, config, validation, console, command=command
     )
+    weights = weights_digest(directory)
     test, name = pairs["test"], "generated test sentences"
     scores = evaluate(translator, test, directory / "test.translations.txt")
     fingerprint, values = open_pairs(test).fingerprint(), dataclasses.asdict(scores)
-    record_scores(directory, name, fingerprint, translator.config, values)
-    path = Path(saved_models) / NAME
+    record_scores(directory, name, fingerprint, translator.config, values, weights)
     saved_model = translator.export(path, run=directory, languages=("en", "de"))
     say(console, f"exported {saved_model}; translating unseen sentences with it")
     sources = [source for source, _ in test[:6]]

@@ -13,6 +13,7 @@ import tensorflow_text  # noqa: F401
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
+from keras_transformer.files import PATTERN_WORDS, is_pattern
 from keras_transformer.serving.tensors import RequestError
 
 _ROWS = 32  # of one run, to limit its memory
@@ -32,6 +33,11 @@ def load_saved_model(path: Path):
     try:
         return tf.saved_model.load(str(path))
     except (IndexError, OSError, ValueError, tf.errors.OpError) as error:
+        if isinstance(error, FileNotFoundError) and is_pattern(path):
+            raise FileNotFoundError(
+                f"{path} has one of {PATTERN_WORDS}, in which TensorFlow sees a "
+                "pattern: move the SavedModel, or give a link to it."
+            ) from error
         reason = " ".join(str(error).split())
         raise ValueError(
             f"{path} cannot be loaded: it is damaged or of another kind. Copy or "

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 
@@ -57,6 +58,19 @@ def checkpoints_in(directory: str | Path) -> list[Path]:
     return sorted(Path(directory).glob("step-*.weights.h5"))
 
 
+def can_be_opened(path: str | Path) -> bool:
+    """Returns whether a checkpoint is there, and neither empty nor cut."""
+    try:
+        with h5py.File(path) as file:
+            file.visititems(lambda name, item: None)
+    # Damage raises many errors, without a number; the machine's errors have one.
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) or not getattr(error, "errno", None):
+            return False
+        raise
+    return True
+
+
 def load_average(model: keras.Model, paths: Sequence[str | Path]):
     """Sets the weights of a model to the mean of files of `model.save_weights`.
 
@@ -74,7 +88,10 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
         try:
             with _without_optimizer(model):
                 model.load_weights(path)
-        except (ValueError, KeyError, OSError) as error:
+        except MemoryError:
+            raise
+        # Damage raises many errors, depending on its place.
+        except Exception as error:
             raise ValueError(
                 f"{path} does not fit the model, or is damaged."
             ) from error

@@ -21,12 +21,15 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
+from keras_transformer.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import say
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
 # Most batches of an interval without `save_every`.
 _LONGEST = 1000
+# Batches skipped in a row after which no other is expected to be good.
+_HOPELESS = 16
 # Batches, or seconds, between two readings of a figure, which wait for the device.
 _READ_EVERY, _READ_SECONDS = 16, 1.0
 
@@ -61,13 +64,23 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
             f"warning: skipped {plural(skipped, 'batch')} whose loss or gradient was "
             "not finite",
         )
-    if skipped == steps:
-        raise FloatingPointError(
-            f"Each of {plural(steps, 'batch')} was skipped, because its loss or "
-            "gradient was not finite. Start again with a lower `learning_rate`, a "
-            "longer `warmup_steps` or `global_clipnorm`."
-        )
     return callbacks.figures
+
+
+def check_not_hopeless(state: State, num_batches: int, is_over: bool):
+    """Raises `FloatingPointError` if a run skips every batch.
+
+    That is, all of it, at its end; or at least two in a row, which are an epoch or
+    `_HOPELESS`. A single bad batch may be all of an interval.
+    """
+    most = max(2, min(_HOPELESS, num_batches))
+    is_all = is_over and state.skipped == state.step > 0
+    if is_all or state.skipped >= most:
+        raise FloatingPointError(
+            f"Each of {plural(state.skipped, 'batch')} was skipped, one after another, "
+            "because its loss or gradient was not finite. Start again with a lower "
+            "`learning_rate`, a longer `warmup_steps` or `global_clipnorm`."
+        )
 
 
 class RunCallbacks(keras.callbacks.CallbackList):
@@ -127,6 +140,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Returns the state of the model and of the user's callbacks."""
         return capture(
             self.model, step=step, seconds=seconds, history=[*self._run.state.history],
+            skipped=self._run.state.skipped,
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
             machine=self._run.machine,
         )  # fmt: skip
@@ -153,6 +167,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         # Keras has just reset the metrics, whose sums are in the state.
         self.restore(self._run.state)
         self._done, self._stops = 0, False
+        self._bad_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         super().on_epoch_begin(len(self._run.state.history))
 
@@ -194,6 +209,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if self._options.nonfinite == "stop" and self.model.held_batches:
             return  # `fit` raises the error.
         self.figures = {name: np.ravel(value).item() for name, value in logs.items()}
+        self.model.sync_variables()
+        if not ops.convert_to_numpy(loss_tracker(self.model).count):
+            # Of nothing Keras' mean is 0, which would look like the best of losses.
+            self.figures = dict.fromkeys(self.figures, math.nan)
         self.stopped |= self.model.stop_training and not self._stops
         corpus, step = self._run.training, self._run.state.step + self._done
         tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average
@@ -203,7 +222,9 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
         seconds = self._distribution.mean(time.monotonic() - self._since)
-        self._run.state = self.captured(step, seconds)
+        self._run.state = state = self.captured(step, seconds)
+        bad = self.model.nonfinite_batches - self._bad_before
+        state.skipped = state.skipped + bad if bad == self._done else 0
 
 
 class StopSignals:
@@ -216,12 +237,16 @@ class StopSignals:
     def __enter__(self):
         # Python allows handlers only here.
         if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGTERM, signal.SIGINT]
-            # `nohup` ignores SIGHUP, and that must stay.
-            if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-                numbers.append(signal.SIGHUP)
-            for number in numbers:
-                self._previous[number] = signal.signal(number, self._note)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                handler = signal.getsignal(number)
+                # `nohup` ignores SIGHUP, and that must stay.
+                if number == signal.SIGHUP and handler == signal.SIG_IGN:
+                    continue
+                # That of a program around Python, which Python cannot put back.
+                if handler is None:
+                    continue
+                self._previous[number] = handler
+                signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception):

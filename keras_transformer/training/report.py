@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import json
 import math
 import shlex
 import textwrap
@@ -24,8 +23,8 @@ from rich.table import Column
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import available_cores
-from keras_transformer.export.model_card import SUMMARY
-from keras_transformer.files import replacing
+from keras_transformer.export.model_card import SUMMARY, shown_figure
+from keras_transformer.files import read_json, replacing
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.terminal import say
@@ -295,13 +294,17 @@ def run_facts(
 
 def read_summary(directory: str | Path) -> dict[str, Any]:
     """Returns what the training of a finished run came to: its summary.json."""
-    return json.loads((Path(directory) / SUMMARY).read_text(encoding="utf-8"))
+    return read_json(Path(directory) / SUMMARY)
 
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     """Returns the lines of a run's summary for a person."""
     last = summary["last_epoch"].items()
-    scores = [f"{name} {x:.4f}" for name, x in last if name.startswith("val_")]
+    scores = [
+        f"{name} {shown_figure(value)}"
+        for name, value in last
+        if name.startswith("val_")
+    ]
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

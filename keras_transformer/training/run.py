@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,18 @@ from typing import Any
 import keras
 from rich.console import Console
 
-from keras_transformer.config import DecodingConfig, RunConfig, TokenizerConfig
+from keras_transformer.config import (
+    DecodingConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+)
 from keras_transformer.config.run import FINE_TUNING
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import (
     check_new_directory,
+    read_json,
+    remove_abandoned,
     take_lock,
     trained_directory,
     write_json,
@@ -30,6 +38,7 @@ from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus, TokenizerPair, learn_tokenizers, open_pairs
+from keras_transformer.training.averages import can_be_opened, checkpoint_path
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
 from keras_transformer.training.model import (
     build_training_variables,
@@ -45,7 +54,7 @@ from keras_transformer.training.report import (
     run_facts,
 )
 from keras_transformer.training.state import State, StateFiles, capture
-from keras_transformer.training.validation import check_validated
+from keras_transformer.training.validation import check_validated, rows_to_average
 from keras_transformer.translator import Translator
 
 # Options that end the training, and all options that a resumed run may change.
@@ -53,6 +62,9 @@ _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
+_LOST = "is missing, empty or damaged"
+# Seconds after which a network file system shows what another host has written.
+_LATE = 60
 
 
 class Run:
@@ -106,8 +118,9 @@ class Run:
                     f"Another process is training in {self.path}. Wait until it ends, "
                     "or choose another directory."
                 )
-            for path in self.path.rglob(".partial-*"):
-                path.unlink(missing_ok=True)  # half-written by a killed process
+            # Those that a killed process has half written.
+            halves = self.path.rglob(".partial-*")
+            remove_abandoned(path for path in halves if path.is_file())
             yield
         finally:
             os.close(descriptor)
@@ -149,17 +162,17 @@ class Run:
             if writes:
                 stack.enter_context(self.locked())
             self.console = console if is_chief else Console(quiet=True)
+            # The summary is written last.
+            parts = ("model.keras", "decoding.json", SUMMARY)
+            is_whole = all((self.path / name).exists() for name in parts)
             self.states = StateFiles(self.path / "states")
-            self.state = self.states.latest(self.console)
+            self.state = self._newest_state(_limits(config.training), is_whole)
             text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)
             data = _described(text, validation, optimizer, loss, init, make_model)
             if command is not None:
                 data["command"] = command
             init = self._plan(config, data, text, tokenizers, init)
-            # The summary is written last.
-            parts = ("model.keras", "decoding.json", SUMMARY)
-            is_whole = all((self.path / name).exists() for name in parts)
             has_ended = self.state is not None and self.state.finished == self.limits()
             is_finished = has_ended and is_whole and not is_dry
             if is_finished:
@@ -172,7 +185,11 @@ class Run:
             else:
                 # Invalid options and data raise errors before anything is saved.
                 place = None if is_dry else self.path / "corpus"
-                self._make_corpora(text, validation, place)
+                if not is_dry and not is_chief:
+                    self.distribution.any(False)  # Waits until the chief wrote them.
+                self._make_corpora(text, validation, place, writes or is_dry)
+                if writes:
+                    self.distribution.any(False)
                 self._begin(init, optimizer, loss, make_model, writes)
             del init  # frees the memory of its model
             yield is_finished
@@ -234,12 +251,9 @@ class Run:
         Raises `ValueError` if text, options, optimizer, loss, model or `init` changed.
         """
         path = self.path / "data.json"
-        try:
-            was = json.loads(path.read_text(encoding="utf-8"))
-            if not {"training", "validation", "planned_updates"} <= was.keys():
-                raise ValueError("a part is missing")
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+        was = read_json(path)
+        if not {"training", "validation", "planned_updates"} <= was.keys():
+            raise ValueError(f"{path} is damaged: a part is missing")
         begun = RunConfig.load(self.path / "config.json")
         chosen = {
             name: getattr(begun.data, name)
@@ -269,18 +283,54 @@ class Run:
 
     def limits(self) -> dict[str, Any]:
         """Returns the options that end the training."""
-        return {name: getattr(self.config.training, name) for name in _LIMITS}
+        return _limits(self.config.training)
 
-    def _make_corpora(self, text, validation, place):
-        """Makes the corpora, kept in `place`, and fits the schedule to them."""
-        config = self.config
+    def checkpoints_to_average(self, state: State, options: TrainingConfig):
+        """Returns the paths of the checkpoints that the end of a run would average."""
+        rows = rows_to_average(state.history, options)
+        return [checkpoint_path(self.path / "checkpoints", row["step"]) for row in rows]
+
+    def _newest_state(self, limits, is_whole):
+        """Returns the newest state, or the one before if its checkpoint was lost.
+
+        The state before makes it anew. Says which other checkpoints, needed at the end,
+        were lost. A run that has its model needs none.
+        """
+        if not self.is_set_up:
+            return self.states.latest(self.console)
+        options = RunConfig.load(self.path / "config.json").training
+        newest = None
+        for state in self.states.intact(self.console):
+            if is_whole and state.finished == limits:
+                return state
+            newest = newest or state
+            own = checkpoint_path(self.path / "checkpoints", state.step)
+            needed = self.checkpoints_to_average(state, options)
+            lost = [path for path in needed if not can_be_opened(path)]
+            if own not in lost:
+                # The end of a run removes what the state before it would need.
+                told = [path for path in lost if path.exists() or state is newest]
+                for path in told:
+                    what = "the final weights may have to do without it"
+                    say(self.console, f"warning: {path} {_LOST}; {what}")
+                return state
+            what = "trying the state before it"
+            say(self.console, f"warning: {own} {_LOST}; {what}")
+        return newest
+
+    def _make_corpora(self, text, validation, place, writes):
+        """Makes the corpora, kept in `place`, and fits the schedule to them.
+
+        Without `writes` another process has written them.
+        """
+        config, kind = self.config, Corpus if writes else _CorpusOfTheChief
         common = {
             "tokenizers": self.tokenizers,
             "config": config.data,
             "static_shapes": with_device_defaults(config).training.jit_compile,
             "console": self.console,
         }
-        self.training = Corpus(
+        self.training = kind(
             text, seed=config.training.seed, directory=place and place / "training",
             **common,
         )  # fmt: skip
@@ -297,7 +347,7 @@ class Run:
                 )
         self.validation = None
         if validation is not None:
-            self.validation = Corpus(
+            self.validation = kind(
                 validation, boundaries=self.training.boundaries,
                 directory=place and place / "validation", **common,
             )  # fmt: skip
@@ -335,6 +385,28 @@ class Run:
         self.facts = run_facts(self.model, self.training, self.validation)
 
 
+class _CorpusOfTheChief(Corpus):
+    """A corpus that the first of several hosts writes, and this one reads."""
+
+    def _is_kept(self, path, made_of):
+        facts, seen_until = path.with_suffix(".json"), time.monotonic() + _LATE
+        while not facts.exists() and time.monotonic() < seen_until:
+            time.sleep(1)
+        return super()._is_kept(path, made_of)
+
+    def _write(self, path, made_of, console):
+        raise FileNotFoundError(
+            f"{path} is missing or of other data than those of this host. All hosts "
+            "need the same data, and one `--run` that they share, where the first host "
+            "writes this file."
+        )
+
+
+def _limits(options: TrainingConfig) -> dict[str, Any]:
+    """Returns the options that end the training."""
+    return {name: getattr(options, name) for name in _LIMITS}
+
+
 def _described(text, validation, optimizer, loss, init, make_model):
     """Returns data.json: digests of the text, and arguments of `train`."""
     data = {
@@ -350,7 +422,8 @@ def _described(text, validation, optimizer, loss, init, make_model):
         data["model"] = getattr(make_model, "__qualname__", repr(type(make_model)))
     if init is not None:
         is_made = isinstance(init, Translator)
-        data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
+        # One name for one directory, whatever links lead to it.
+        data["init"] = "a `Translator`" if is_made else os.path.realpath(init)
     return data
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
-import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.exact_training import ExactTraining
-from keras_transformer.files import replacing, sync_directory
+from keras_transformer.files import replacing
 from keras_transformer.terminal import say
 
 # The newest one, and one in case it is damaged.
@@ -34,6 +34,7 @@ class State:
     step: int = 0  # batches since the run began
     updates: int = 0  # weight updates
     accumulated: int = 0  # batches since the last update
+    skipped: int = 0  # batches in a row, up to here, that were skipped
     seconds: float = 0.0  # time trained, without interruptions
     history: list[dict[str, float]] = field(default_factory=list)  # a row an interval
     callbacks: list[Any] = field(default_factory=list)  # [class name, state] of each
@@ -95,14 +96,13 @@ class StateFiles:
         self.directory.mkdir(parents=True, exist_ok=True)
         header = dict(vars(state))
         values = header.pop("values")
+        # Not strict JSON: a run goes on with the NaN and infinities that it had, and no
+        # other program reads them here.
         parts = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
         parts |= {f"{i:06d}": value for i, value in enumerate(values)}
         with replacing(self.directory / f"step-{state.step:09d}.npz") as temporary:
             with open(temporary, "wb") as stream:
                 np.savez(stream, **parts)
-                stream.flush()
-                os.fsync(stream.fileno())
-        sync_directory(self.directory)
         for path in self.paths()[:-KEPT_STATES]:
             path.unlink(missing_ok=True)
 
@@ -111,9 +111,14 @@ class StateFiles:
 
         Damaged files are reported; if all are, it raises `ValueError`.
         """
+        return next(self.intact(console), None)
+
+    def intact(self, console: Console) -> Iterator[State]:
+        """Yields the intact states, the newest first, with the errors of `latest`."""
+        number = 0
         for path in reversed(self.paths()):
             try:
-                return _read(path)
+                state = _read(path)
             # Damage raises many errors, depending on its place.
             except Exception as error:
                 # In a truncated file NumPy may seek to before the beginning.
@@ -125,13 +130,15 @@ class StateFiles:
                     f"warning: {path} is damaged ({type(error).__name__}: {error}); "
                     "trying the state before it",
                 )
-        if self.paths():
+                continue
+            number += 1
+            yield state
+        if not number and self.paths():
             raise ValueError(
                 f"Every state in {self.directory} is damaged, so the run cannot "
                 "resume. `keras-transformer average` makes a model of its checkpoints, "
                 "if any. To start again, remove the run or choose another directory."
             )
-        return None
 
     def paths(self) -> list[Path]:
         """Returns the files, oldest first."""

@@ -24,12 +24,13 @@ from keras_transformer.training.averages import (
 from keras_transformer.training.intervals import (
     RunCallbacks,
     StopSignals,
+    check_not_hopeless,
     end_of_interval,
     fit_interval,
 )
 from keras_transformer.training.report import Log, TrainingBar, plural
 from keras_transformer.training.run import Run
-from keras_transformer.training.state import KEPT_STATES
+from keras_transformer.training.state import KEPT_STATES, restore
 from keras_transformer.training.validation import (
     Validation,
     rows_to_average,
@@ -205,6 +206,7 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
     else:
         figures = fit_interval(run, callbacks, end)
     state, is_over = run.state, _is_over(run, callbacks)
+    check_not_hopeless(state, num_batches, is_over)
     if state.step < end and not is_over:
         return
     epochs = state.step / num_batches
@@ -248,13 +250,41 @@ def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
             path.unlink(missing_ok=True)
 
 
+def _average(run: Run) -> int:
+    """Gives the model the mean of its checkpoints; returns how many could be read.
+
+    If none could, it gets the weights of the last state.
+    """
+    paths = run.checkpoints_to_average(run.state, run.config.training)
+    try:
+        load_average(run.model, paths)
+        return len(paths)
+    except (FileNotFoundError, ValueError):
+        readable = [path for path in paths if _can_load(run, path)]
+    if readable:
+        load_average(run.model, readable)
+        return len(readable)
+    say(run.console, "warning: the final weights are those of the last state")
+    restore(run.model, run.state)
+    run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
+    return 0
+
+
+def _can_load(run, path):
+    """Returns whether a checkpoint can be loaded, and warns if it cannot."""
+    try:
+        load_average(run.model, [path])
+    except (FileNotFoundError, ValueError) as error:
+        say(run.console, f"warning: the final weights do without it: {error}")
+        return False
+    return True
+
+
 def _finish(run: Run) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
     state = run.state
     if run.distribution.is_chief:
-        folder = run.path / "checkpoints"
-        rows = rows_to_average(state.history, run.config.training)
-        load_average(run.model, [checkpoint_path(folder, row["step"]) for row in rows])
+        averaged = _average(run)
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
         last = dict(state.history[-1])
@@ -265,7 +295,7 @@ def _finish(run: Run) -> Translator:
             "epochs": last["epoch"],
             "seconds": state.seconds,
             "last_epoch": last,  # before the checkpoints were averaged
-            "averaged_checkpoints": len(rows),
+            "averaged_checkpoints": averaged,
         }
         write_json(run.path / SUMMARY, run.facts | summary)
     run.distribution.any(False)  # All processes wait here until it is written.

@@ -4,18 +4,21 @@ import dataclasses
 import json
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, cli, evaluate, open_pairs
+from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
+from keras_transformer.cli import use
 from keras_transformer.export import model_card as cards
 from keras_transformer.export.model_card import (
     model_card,
     record_scores,
     recorded_scores,
     training_data,
+    weights_digest,
 )
 from keras_transformer.generation.pipeline import INPUTS
 from tests import tiny_run
@@ -113,11 +116,59 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     scored(live, run, name="the same, later")
     names = [entry["name"] for entry in recorded_scores(run)]
     assert names == ["test.tsv", "the same, later"]
+    other_weights(run)
+    assert recorded_scores(run) == []
+    assert "None recorded" in model_card(Translator.load(run), VERSION, run)
+
+
+def other_weights(run):
+    """Saves other weights than the run has, as a training does at its end."""
     other = Translator.load(run)
     other.model.weights[0].assign_add(other.model.weights[0])
     other.save(run)
+
+
+def test_who_records_at_once_waits_for_the_other(run, live):
+    def record(number):
+        for test in range(20):
+            facts = f"{number}-{test}", live.config, {"bleu": 1.0}
+            record_scores(run, "a test", *facts)
+
+    threads = [threading.Thread(target=record, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({entry["fingerprint"] for entry in recorded_scores(run)}) == 80
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys):
+    """Whatever a training writes while they are loaded, and while they translate."""
+    test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
+    load, score, loaded = use.load_runs, evaluation.evaluate, []
+
+    def loads(*words):
+        translator = load(*words)
+        if not loaded:
+            other_weights(run)
+        loaded.append(weights_digest(run))
+        return translator
+
+    def scores(*words, **options):
+        other_weights(run)
+        return score(*words, **options)
+
+    monkeypatch.setattr(use, "load_runs", loads)
+    monkeypatch.setattr(evaluation, "evaluate", scores)
+    assert cli.main(["evaluate", str(run), "--test", str(test), "--quiet"]) == 0
+    assert len(loaded) == 2 and loaded[0] == loaded[1]
+    (entry,) = json.loads((run / "scores.json").read_text("utf-8"))
+    assert entry["model"] == loaded[1] != weights_digest(run)
     assert recorded_scores(run) == []
-    assert "None recorded" in model_card(other, VERSION, run)
+    assert (
+        "warning: " + str(run) + " has other weights by now" in capsys.readouterr().err
+    )
 
 
 def test_what_is_written_in_a_text_is_no_markdown_and_no_yaml(live, run):

@@ -1,6 +1,7 @@
 """The SavedModel against the live translator, and what it is made of."""
 
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer import ExportedTranslator, Translator
 from keras_transformer.export import latest_version
 from keras_transformer.generation.pipeline import INPUTS, Pipeline
+from keras_transformer.serving.model import ServedModel
 from tests import tiny_run
 from tests.test_lite import assert_same
 
@@ -87,6 +89,21 @@ def test_without_a_saved_model_the_error_names_the_path(tmp_path, name):
     (tmp_path / "file").touch()
     with pytest.raises(FileNotFoundError, match=f"{name} holds no SavedModel"):
         ExportedTranslator(tmp_path / name)
+
+
+def test_where_tensorflow_sees_a_pattern_nothing_is_written_and_loading_says_why(
+    saved_model, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: pytest.fail("saved"))
+    with pytest.raises(ValueError, match=r"must have none of \[ \] \* \? and"):
+        tiny_run.translator().export(tmp_path / "a[1]" / "tiny")
+    assert not list(tmp_path.iterdir())
+    moved = shutil.copytree(saved_model, tmp_path / "a[1]" / "1")
+    for load in (ExportedTranslator, ServedModel):
+        with pytest.raises(FileNotFoundError, match="TensorFlow sees a pattern: move"):
+            load(moved)
+    (tmp_path / "1").symlink_to(moved)
+    assert ServedModel(tmp_path / "1").version == 1
 
 
 # What a stock TensorFlow Serving 2.20 can run.

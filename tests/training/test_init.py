@@ -188,6 +188,17 @@ def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(trained, tmp_pa
         run(tmp_path / "run", init, config)
 
 
+def test_the_same_directory_has_one_name_whatever_links_lead_to_it(trained, tmp_path):
+    (tmp_path / "link").symlink_to(trained)
+    (tmp_path / "folder").symlink_to(trained.parent)
+    config = options(trained, STEADY)
+    for init in (tmp_path / "link", trained, tmp_path / "folder" / trained.name):
+        with pytest.raises(Killed):
+            run(tmp_path / "run", init, config, KillAfter(0))
+    data = json.loads((tmp_path / "run" / "data.json").read_text("utf-8"))
+    assert data["init"] == str(trained)
+
+
 def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
     stream = io.StringIO()
     console = Console(file=stream, width=200)

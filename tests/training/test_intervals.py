@@ -14,7 +14,12 @@ import pytest
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
 from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
-from keras_transformer.training.intervals import StopSignals, end_of_interval
+from keras_transformer.training.intervals import (
+    StopSignals,
+    check_not_hopeless,
+    end_of_interval,
+)
+from keras_transformer.training.state import State
 from keras_transformer.training.validation import rows_to_average, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
@@ -177,9 +182,93 @@ def test_a_bad_batch_stops_the_run(tmp_path, monkeypatch):
 
 def test_skipped_batches_are_told_and_a_run_of_nothing_else_ends(tmp_path):
     screen, skip = io.StringIO(), {"save_every": 4, "nonfinite": "skip"}
-    with pytest.raises(FloatingPointError, match="Each of 4 batches was skipped"):
+    # From the seventh batch on; those after the eighth are an epoch, in two intervals.
+    with pytest.raises(FloatingPointError, match="Each of 7 batches was skipped"):
         tiny_run.run(tmp_path, PlantNaN(6), screen=screen, **skip, **SHORT)
     assert "warning: skipped 2 batches whose loss or gradient" in screen.getvalue()
+
+
+class Spoil(keras.callbacks.Callback):
+    """Makes the loss of some batches no number, and leaves the weights as they were."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches, self.number, self.weight = batches, 0, None
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.number += 1
+        if self.number in self.batches:
+            self.model.sync_variables()
+            self.weight = keras.ops.convert_to_numpy(self.model.weights[0]).copy()
+            self.model.weights[0].assign(np.full(self.weight.shape, np.nan))
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.number in self.batches:
+            self.model.sync_variables()
+            self.model.weights[0].assign(self.weight)
+
+
+ONE, LEFT, LAST = {"save_every": 1}, {"save_every": 3}, {"max_updates": 4}
+# Batches that are skipped, options, and the steps and updates at the end.
+SKIPPED = [({3}, ONE, (7, 6)), ({7}, LEFT, (7, 6)), ({4, 5}, LAST, (6, 4))]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(("batches", "options", "end"), SKIPPED)
+def test_a_bad_batch_that_is_all_of_an_interval_is_skipped(
+    tmp_path, batches, options, end
+):
+    tiny_run.run(
+        tmp_path, Spoil(batches), nonfinite="skip", batch_tokens=120, epochs=1,
+        **options,
+    )  # fmt: skip
+    state = last_state(tmp_path)
+    assert (state.step, state.updates) == end
+    # The loss of nothing is no number.
+    bad = [row["step"] for row in state.history if math.isnan(row["loss"])]
+    assert bad == [step for step in batches if options != LAST]
+
+
+def test_a_run_that_skips_all_its_batches_ends_whatever_its_intervals_are(tmp_path):
+    state, every = State(), {"num_batches": 99}
+    for step, skipped, is_over in (
+        (1, 1, False), (15, 15, False), (99, 15, True), (0, 0, True),
+    ):  # fmt: skip
+        state.step, state.skipped = step, skipped
+        check_not_hopeless(state, is_over=is_over, **every)
+    for step, skipped, is_over in ((99, 16, False), (1, 1, True)):
+        state.step, state.skipped = step, skipped
+        with pytest.raises(FloatingPointError, match=f"Each of {skipped} batch"):
+            check_not_hopeless(state, is_over=is_over, **every)
+    # A process that goes on counts what the one before has skipped.
+    run = {"nonfinite": "skip", "save_every": 1, "batch_tokens": 120}
+    with pytest.raises(KeyboardInterrupt):
+        tiny_run.run(tmp_path, Spoil(range(99)), Interrupt(3), **run)
+    assert last_state(tmp_path).skipped == 3
+    with pytest.raises(FloatingPointError, match="Each of 7 batches was skipped"):
+        tiny_run.run(tmp_path, Spoil(range(99)), **run)
+
+
+class Interrupt(keras.callbacks.Callback):
+    """Presses Ctrl-C in a batch."""
+
+    def __init__(self, batch):
+        super().__init__()
+        self.left = batch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_bad_batch_after_an_interruption_is_skipped(tmp_path):
+    run = {"nonfinite": "skip", "epochs": 1, "batch_tokens": 120}
+    with pytest.raises(KeyboardInterrupt):
+        tiny_run.run(tmp_path, Interrupt(6), **run)
+    assert last_state(tmp_path).step == 6  # One is left of the interval.
+    tiny_run.run(tmp_path, Spoil({1}), **run)
+    assert (last_state(tmp_path).step, last_state(tmp_path).updates) == (7, 6)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +284,18 @@ def test_a_signal_is_noted_and_becomes_the_status(number, status):
             signals.stop()
     assert stopped.value.code == status
     assert signal.getsignal(number) is before
+
+
+def test_a_handler_of_a_program_around_python_stays(monkeypatch):
+    """Python has no name for it, and could not put it back."""
+    get, put = signal.getsignal, []
+    monkeypatch.setattr(
+        signal, "getsignal", lambda n: None if n == signal.SIGTERM else get(n)
+    )
+    monkeypatch.setattr(signal, "signal", lambda *words: put.append(words))
+    with StopSignals():
+        assert [number for number, _ in put] == [signal.SIGINT, signal.SIGHUP]
+    assert all(handler is not None for _, handler in put)
 
 
 def test_a_run_under_nohup_outlives_the_terminal():

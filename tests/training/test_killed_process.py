@@ -227,15 +227,18 @@ def write_config(folder, **options):
     return path
 
 
-def start_workers(folder, text, config, *options, dying=()):
-    """Starts `keras-transformer train` on two workers; returns the processes."""
+def start_workers(folder, text, config, *options, program=()):
+    """Starts `keras-transformer train` on two workers; returns the processes.
+
+    `program` are words for Python in its place.
+    """
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
     for s in sockets:
         s.close()
     script = Path(sys.executable).with_name("keras-transformer")
     command = [
-        *(("-c", DYING, *dying) if dying else (script,)), "train", "--train", text,
+        *(program or (script,)), "train", "--train", text,
         "--run", folder / "run", "--config", config, "--distribute", "multi_worker",
         "--preset", "tiny", *options,
     ]  # fmt: skip
@@ -281,7 +284,8 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
     rates = dict.fromkeys(rates, 0.0)
     config = write_config(tmp_path, epochs=1, save_every=1, **rates)
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
-    chief, other = workers = start_workers(tmp_path, text, config, dying=["3"])
+    program = ("-c", DYING, "3")
+    chief, other = workers = start_workers(tmp_path, text, config, program=program)
     try:
         assert chief.wait(SECONDS) == -signal.SIGKILL, logs(tmp_path)
         other.kill()  # It waits for the chief.
@@ -293,6 +297,37 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
     assert "resuming after 2 updates" in logs(tmp_path)
     expected = train(text, tmp_path / "one", RunConfig.load(config))
     assert_near(tmp_path / "run", expected.model.get_weights(), 2e-4)
+
+
+# The command as in a container, where its process id is 1; it says what it writes.
+CONTAINED = """
+import os, sys
+from keras_transformer.cli import main
+replace, os.getpid = os.replace, lambda: 1
+
+def told(source, target, **options):
+    print("writes", target, flush=True)
+    replace(source, target, **options)
+
+os.replace = told
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+def test_of_two_hosts_with_one_process_id_the_first_writes(tmp_path):
+    text, config = tiny_run.write_pairs(tmp_path / "x.tsv"), write_config(tmp_path)
+    program = ("-c", CONTAINED)
+    workers = start_workers(tmp_path, text, config, "--valid", text, program=program)
+    try:
+        finish(workers, tmp_path)
+    finally:
+        for worker in workers:
+            worker.kill()
+    first, second = ((tmp_path / f"worker-{i}.log").read_text("utf-8") for i in (0, 1))
+    for name in ("corpus/training/pairs.ids", "corpus/validation/pairs.ids"):
+        assert first.count(f"writes {tmp_path / 'run' / name}") == 1
+    assert "writes " not in second
 
 
 @pytest.mark.slow

@@ -5,13 +5,15 @@ import json
 import os
 import shutil
 import signal
+from contextlib import nullcontext
 
 import keras
 import numpy as np
 import pytest
 
-from keras_transformer import RunConfig, TokenizerPair, Translator, files
+from keras_transformer import RunConfig, TokenizerPair, Transformer, Translator, files
 from keras_transformer.training import average_run, devices, model, run, state
+from keras_transformer.training.report import read_summary
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -340,6 +342,48 @@ def test_a_state_that_cannot_be_read_now_is_kept(whole, folder, error):
     folder.ends_as(whole)
 
 
+def emptied(folder, *steps):
+    """Empties checkpoints of a run that has not made its model yet."""
+    (folder.run / "model.keras").unlink()
+    for step in steps:
+        path = folder.run / "checkpoints" / f"step-{step:09d}.weights.h5"
+        path.write_bytes(b"")
+    return path
+
+
+def checkpoint(folder, step):
+    model = Transformer(RunConfig.load(folder.run / "config.json").model)
+    model.load_weights(folder.run / "checkpoints" / f"step-{step:09d}.weights.h5")
+    return model.get_weights()
+
+
+def test_a_newest_checkpoint_that_was_lost_is_made_anew(whole, copy):
+    path = emptied(copy, 14)
+    copy.ends_as(whole)
+    lost = f"warning: {path} is missing, empty or damaged"
+    assert copy.said(f"{lost}; trying the state before it")
+    assert copy.screen.getvalue().count("warning: ") == 1
+    # A run that has its model needs no checkpoint.
+    path.write_bytes(b"")
+    copy.train()
+    assert copy.screen.getvalue().count("warning: ") == 1
+
+
+def test_the_end_does_without_checkpoints_that_cannot_be_read(whole, copy):
+    path, newest = emptied(copy, 11), checkpoint(copy, 14)
+    assert_equal(copy.train().model.get_weights(), newest)
+    lost = f"warning: {path} is missing, empty or damaged"
+    assert copy.said(f"{lost}; the final weights may have to do without it")
+    assert copy.said(f"the final weights do without it: {path} does not fit the model")
+    assert read_summary(copy.run)["averaged_checkpoints"] == 1
+    # With none, and no other state: what the last checkpoint had, a moving average.
+    min((copy.run / "states").iterdir()).unlink()
+    emptied(copy, 11, 14)
+    assert_equal(copy.train().model.get_weights(), newest)
+    assert copy.said("warning: the final weights are those of the last state")
+    assert read_summary(copy.run)["averaged_checkpoints"] == 0
+
+
 def written(content):
     """Damages data.json."""
     content = content.encode("utf-8", "surrogateescape")
@@ -448,6 +492,32 @@ def test_a_directory_that_is_none_for_a_run_is_refused_at_once(tmp_path):
                 Run(taken)
 
 
+class SecondHost(devices.Distribution):
+    """That of a process which does not write the files of a run."""
+
+    is_chief = False
+
+
+def test_a_second_host_reads_what_the_first_has_written(whole, copy, monkeypatch):
+    monkeypatch.setattr(run, "distribution_scope", lambda _: nullcontext(SecondHost()))
+    monkeypatch.setattr(run, "_LATE", 0)
+    (copy.run / "model.keras").unlink()
+    shutil.rmtree(copy.run / "states")
+
+    def content():
+        return {p: p.read_bytes() for p in copy.run.rglob("*") if p.is_file()}
+
+    before = content()
+    copy.killed(1)
+    assert content() == before
+    # Its own directory, or other data than the first host has.
+    (copy.run / "corpus" / "training" / "pairs.json").unlink()
+    before = content()
+    with pytest.raises(FileNotFoundError, match="pairs.ids is missing.*they share"):
+        copy.train()
+    assert content() == before
+
+
 def test_half_written_files_are_removed(tmp_path):
     halves = ("states/.partial-7-step-000000001.npz",
               "corpus/training/.partial-7-pairs.ids")  # fmt: skip
@@ -456,5 +526,7 @@ def test_half_written_files_are_removed(tmp_path):
         (tmp_path / name).write_bytes(b"half")
     for name in ("config.json", "data.json", "tokenizer"):
         (tmp_path / name).write_text(json.dumps({}))
-    with Run(tmp_path).locked():
-        assert not any((tmp_path / name).exists() for name in halves)
+    with files.replacing(tmp_path / "scores.json") as living:
+        with Run(tmp_path).locked():
+            assert not any((tmp_path / name).exists() for name in halves)
+            assert living.exists()  # `evaluate` writes it.

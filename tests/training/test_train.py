@@ -4,8 +4,10 @@ import csv
 import importlib.util
 import io
 import json
+import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer import RunConfig, TrainingConfig, Translator
+from keras_transformer.export.model_card import model_card
+from keras_transformer.files import write_json
 from keras_transformer.text import learn_tokenizers, mixed_pairs
 from keras_transformer.training import dry_run, read_summary, report, summary_lines
 from keras_transformer.training.state import State
@@ -94,6 +98,20 @@ def test_a_run_keeps_what_it_was_and_the_mean_of_its_checkpoints(run_directory):
     listed = written.partition(": ")[2].split(", ")
     assert listed and all((run_directory / name).exists() for name in listed)
     assert len(following) == 3
+
+
+def test_a_figure_that_is_no_number_is_null_for_programs_and_told_to_people(
+    run_directory, tmp_path
+):
+    run = shutil.copytree(run_directory, tmp_path / "run")
+    summary = read_summary(run)
+    summary["last_epoch"]["val_perplexity"] = math.inf
+    write_json(run / "summary.json", summary)
+    found = read_summary(run)
+    assert found["last_epoch"]["val_perplexity"] is None
+    assert "val_perplexity not finite" in "\n".join(summary_lines(found, run))
+    card = model_card(Translator.load(run), tmp_path / "tiny" / "1", run)
+    assert "val_perplexity not finite" in card
 
 
 def test_another_seed_is_another_run(tmp_path):
