@@ -255,7 +255,7 @@ ERRORS = {
         "`rank` must be a positive integer",
     "kt.enable_lora(built(kt.PositionalEmbedding(9, 4), (None, 5)), 2)":
         "`model` must have layers of the class `keras.layers.Dense`",
-    "kt.enable_lora(kt.FeedForward(8), 2)": "'hidden', which is not built",
+    "kt.enable_lora(kt.FeedForward(8), 2)": "'hidden_dense', which is not built",
     'kt.enable_lora(built(kt.FeedForward(8, kernel_constraint="non_neg"), '
     "(None, 5, 6)), 2)": "which has a constraint",
     # What a model is called with.
