@@ -211,6 +211,10 @@ ERRORS = {
         (TypeError, "`ids` must be integers...Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
         (TypeError, "`ids` must be integers; in a functional model use...bfloat16"),
+    "kt.PositionalEmbedding(11, 6)(np.ones((2, 3, 5)), reverse=True)":
+        "`ids` must be states (B, T, 6) with `reverse`. Received: shape (2, 3, 5)",
+    "kt.PositionalEmbedding(11, 6)(keras.Input((6,)), reverse=True)":
+        "`ids` must be states (B, T, 6) with `reverse`. Received: shape (None, 6)",
     "kt.PositionalEmbedding(11, 6)(RAGGED_IDS)":
         (TypeError, "`ids` must be a padded dense tensor"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
