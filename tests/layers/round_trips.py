@@ -26,6 +26,14 @@ QUANTISATIONS = {
     "float8": Float8QuantizationConfig(),
 }
 
+# Keras warns of norms and dropout, of which there is nothing to round, and PyTorch of
+# how Keras transposes the scales of a table.
+QUANTISES = pytest.mark.filterwarnings(
+    "ignore:Layer .* does not have a `quantize`",
+    "ignore:Invalid quantization mode",
+    "ignore:(?s).*The use of `x.T` on tensors",
+)
+
 
 def quantisations(*quick):
     """Parametrises a test by the ways to quantise, of which some are quick."""

@@ -16,7 +16,7 @@ from keras_transformer.layers import (
     sinusoidal_encoding,
 )
 from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.round_trips import check_quantised, outputs_of
+from tests.layers.round_trips import QUANTISES, check_quantised, outputs_of
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY, WIDTH, LENGTH = 23, 6, 5
@@ -159,7 +159,7 @@ def test_output_starts_with_variance_one_plus_positions():
     assert abs((array(layer.embeddings) * 8).std() - 1) < 0.02
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
+@QUANTISES
 @pytest.mark.parametrize("way", ("int8 of weights", None))
 def test_a_tied_output_of_a_functional_model_comes_back_from_its_file(
     way, rng, tmp_path

@@ -11,7 +11,12 @@ from keras import ops
 from keras_transformer import layers
 from keras_transformer.testing import assert_serializable
 from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.round_trips import check_adapters, check_quantised, quantisations
+from tests.layers.round_trips import (
+    QUANTISES,
+    check_adapters,
+    check_quantised,
+    quantisations,
+)
 
 # What Keras does with the weights, as a configuration has it; none is a default.
 WEIGHTS = {
@@ -188,12 +193,6 @@ ROWS = {
 }  # fmt: skip
 
 
-# Keras warns of norms and dropout when it quantises a model.
-NOTHING_TO_ROUND = pytest.mark.filterwarnings(
-    "ignore:Layer .* does not have a `quantize`", "ignore:Invalid quantization mode"
-)
-
-
 @pytest.fixture(params=ROWS)
 def row(request):
     return ROWS[request.param]
@@ -286,7 +285,7 @@ def test_layers_within_are_named_as_attributes(row):
 
 
 @quantisations("int8 of weights")
-@NOTHING_TO_ROUND
+@QUANTISES
 def test_a_quantised_layer_comes_back_from_its_file(row, way, rng, tmp_path):
     loaded = check_quantised(
         randomise(row.model(), rng), row.inputs(rng), way, tmp_path

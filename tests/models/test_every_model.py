@@ -14,7 +14,12 @@ from keras_transformer.testing import (
     assert_serializable,
 )
 from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.round_trips import check_adapters, check_quantised, quantisations
+from tests.layers.round_trips import (
+    QUANTISES,
+    check_adapters,
+    check_quantised,
+    quantisations,
+)
 from tests.models.backends import BACKENDS, run_python
 from tests.models.cases import (
     A_ROW_A_CLASS,
@@ -173,8 +178,7 @@ def test_summary_of_a_new_a_called_and_a_held_model_shows_shapes_and_sizes(name)
 
 @A_ROW_A_CLASS
 @quantisations("int8 of weights", "int4 of weights")
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
-@pytest.mark.filterwarnings("ignore:Invalid quantization mode")
+@QUANTISES
 def test_a_quantised_model_comes_back_from_its_file(name, way, rng, tmp_path):
     check_quantised(random_model(name, rng), CASES[name].inputs, way, tmp_path)
 
