@@ -216,6 +216,10 @@ ERRORS = {
         (TypeError, "`ids` must be integers...Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
         (TypeError, "`ids` must be integers; in a functional model use...bfloat16"),
+    "kt.PositionalEmbedding(11, 6)(np.ones((2, 3, 5)), reverse=True)":
+        "`ids` must be states (B, T, 6) with `reverse`. Received: shape (2, 3, 5)",
+    "kt.PositionalEmbedding(11, 6)(keras.Input((6,)), reverse=True)":
+        "`ids` must be states (B, T, 6) with `reverse`. Received: shape (None, 6)",
     "kt.PositionalEmbedding(11, 6)(RAGGED_IDS)":
         (TypeError, "`ids` must be a padded dense tensor"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
@@ -260,7 +264,7 @@ ERRORS = {
         "`rank` must be a positive integer",
     "kt.enable_lora(built(kt.PositionalEmbedding(9, 4), (None, 5)), 2)":
         "`model` must have layers of the class `keras.layers.Dense`",
-    "kt.enable_lora(kt.FeedForward(8), 2)": "'hidden', which is not built",
+    "kt.enable_lora(kt.FeedForward(8), 2)": "'hidden_dense', which is not built",
     'kt.enable_lora(built(kt.FeedForward(8, kernel_constraint="non_neg"), '
     "(None, 5, 6)), 2)": "which has a constraint",
     # What a model is called with.

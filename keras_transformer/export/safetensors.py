@@ -22,9 +22,9 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
     """Writes model.safetensors and the tokenizers.
 
     The name of a tensor is the path of the weight in the model, such as
-    "encoder_layer_0/self_attention/query/kernel" (D, H * K); matrices are (in, out).
-    The metadata are the strings "format" ("keras_transformer"), "class" (of the model),
-    "config" (its options, JSON) and "decoding" (search options, JSON).
+    "encoder_layer_0/self_attention/query_dense/kernel" (D, H * K); matrices are (in,
+    out). The metadata are the strings "format" ("keras_transformer"), "class" (of the
+    model), "config" (its options, JSON) and "decoding" (search options, JSON).
 
     Args:
         translator: A `Translator`. Its bfloat16 weights, a type that NumPy lacks, are

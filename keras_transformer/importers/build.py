@@ -51,7 +51,7 @@ def translator_of(
     weights = {_TARGET: target}
     if not np.array_equal(target, output):
         tied = "none"
-        weights |= {_SOURCE: source, "output/kernel": output.T}
+        weights |= {_SOURCE: source, "output_dense/kernel": output.T}
     elif not np.array_equal(source, target):
         tied = "two-way"
         weights[_SOURCE] = source

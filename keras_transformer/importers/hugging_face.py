@@ -53,6 +53,7 @@ _SEARCH_NEEDED = {
 }  # fmt: skip
 # Replacements that turn our path of a weight into their name, in this order.
 _NAMES = {
+    "_dense/": "/",
     "coder_layer_": "coder.layers.",
     "_norm/": "_layer_norm/",
     "feed_forward_layer_norm": "final_layer_norm",

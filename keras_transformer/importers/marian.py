@@ -65,6 +65,7 @@ _SEARCH_NEEDED = {
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
 # Replacements that turn our path of a weight into Marian's name, in this order.
 _NAMES = {
+    "_dense/": "/",
     "source_embedding_norm/": "encoder_emb_ln_",
     "target_embedding_norm/": "decoder_emb_ln_",
     "coder_norm/": "coder_top_ln_",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import keras
 
-from keras_transformer.kernels.keras_private import layers_within
+from keras_transformer.kernels.keras_private import (
+    ToldWhenBuilt,
+    keep_optimizer_out_of_files,
+    layers_within,
+)
 from keras_transformer.layers.arguments import check_size
 
 
@@ -17,8 +20,9 @@ def enable_lora(
     """Freezes a model and adds LoRA adapters to its `Dense` and `EinsumDense` layers.
 
     Each matrix W (D, E) becomes W + lora_alpha / rank A B, with trained A (D, rank) and
-    B (rank, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Saved files hold the
-    sums; loading a file resets B to zero. Compile the model afterwards.
+    B (rank, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Compile the model
+    afterwards. Saved files hold the sums, and no state of the optimizer; loading a file
+    resets B to zero.
 
     Args:
         model: A built model or layer.
@@ -64,7 +68,7 @@ def enable_lora(
 
 
 def _keep_out_of_files(layer):
-    """Makes loading a file keep A and reset B to zero."""
+    """Makes files hold the sums only, and loading one keep A and reset B to zero."""
     # Keras' `load_own_variables` resets both to zero, which no gradient can change.
     load, configuration = layer.load_own_variables, layer.get_config
 
@@ -78,23 +82,82 @@ def _keep_out_of_files(layer):
         return {n: kept[n] for n in kept if n not in ("lora_rank", "lora_alpha")}
 
     layer.load_own_variables, layer.get_config = load_own_variables, get_config
+    # Its state belongs to A and B, and may fit the loaded model's weights by chance.
+    keep_optimizer_out_of_files((layer.lora_kernel_a, layer.lora_kernel_b))
 
 
-def quantised_policies(layer: keras.layers.Layer) -> dict[str, Any]:
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class QuantisedParts(keras.dtype_policies.DTypePolicyMap):
+    """Policies of the parts of a layer by path, with what each was quantised by.
+
+    Keras builds a part by its policy alone, which does not tell how inputs are rounded.
+    """
+
+    def __init__(self, default_policy=None, policy_map=None, configs=None):
+        super().__init__(default_policy, policy_map)
+        self.configs = configs or {}  # `keras.quantizers.QuantizationConfig` by path
+
+    def configure(self, part):
+        """Gives a part that was built quantised its configuration, if it has one."""
+        for path, config in self.configs.items():
+            if part.path is not None and re.fullmatch(path, part.path):
+                part.quantization_config = config
+                if hasattr(part, "inputs_quantizer"):
+                    part.inputs_quantizer = config.activation_quantizer
+
+    def get_config(self):
+        configs = keras.saving.serialize_keras_object(self.configs)
+        return super().get_config() | {"configs": configs}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        configs = keras.saving.deserialize_keras_object(config["configs"])
+        return super().from_config(config | {"configs": configs}, custom_objects)
+
+
+class KeepsQuantisation(ToldWhenBuilt):
+    """Mixin, before a Keras layer or model: a file keeps how parts are quantised.
+
+    `whole_parts` names the parts of which the configuration has the whole ones.
+    """
+
+    whole_parts: tuple[str, ...] = ()
+
+    def when_built(self):
+        """Gives the parts the configurations of a file."""
+        if isinstance(self.dtype_policy, QuantisedParts):
+            for part in layers_within(self):
+                self.dtype_policy.configure(part)
+
+    def get_config(self):
+        return super().get_config() | _quantised_dtype(self)
+
+
+def _quantised_dtype(layer):
     """Returns the "dtype" of a configuration whose parts are quantised, else {}."""
-    parts = [part for part in layers_within(layer) if part.quantization_mode]
+    whole = [getattr(layer, name) for name in layer.whole_parts]
+    others = {id(part) for one in whole for part in (one, *layers_within(one))}
+    parts = [part for part in layers_within(layer) if id(part) not in others]
+    parts = [part for part in parts if part.quantization_mode]
     if not parts:
         return {}
-    above = layer.path.removesuffix(layer.name)
-    # Paths relative to the layer, whatever will contain it.
-    paths = {re.escape(part.path.removeprefix(above)): part for part in parts}
-    kept = {f"(.*/)?{path}": policy_of(part) for path, part in paths.items()}
-    policies = keras.dtype_policies.DTypePolicyMap(policy_of(layer).name, kept)
-    return {"dtype": keras.saving.serialize_keras_object(policies)}
+    above = (layer.path or "").removesuffix(layer.name)
+    policies, configs = {}, {}
+    for part in parts:
+        # Relative to the layer, whatever will contain it.
+        path = f"(.*/)?{re.escape(part.path.removeprefix(above))}"
+        policies[path] = policy_of(part)
+        config = getattr(part, "quantization_config", None)
+        # A configuration that calibrates holds the layers; the policy tells all of it.
+        if config is not None and config.mode not in ("gptq", "awq"):
+            configs[path] = config
+    kept = QuantisedParts(policy_of(layer).name, policies, configs)
+    return {"dtype": keras.saving.serialize_keras_object(kept)}
 
 
 def policy_of(layer):
     """Returns a layer's own dtype policy, looked up if it has a map of policies."""
     policy = layer.dtype_policy
-    is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
-    return policy[layer.path] if is_map else policy
+    if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        return policy
+    return policy[layer.path] if layer.path else policy.default_policy

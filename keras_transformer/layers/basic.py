@@ -16,7 +16,7 @@ from keras import ops
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.kernels.keras_private import carried_mask
-from keras_transformer.layers.adaptation import quantised_policies
+from keras_transformer.layers.adaptation import KeepsQuantisation
 from keras_transformer.layers.arguments import check_rate, check_size
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
 
@@ -98,7 +98,7 @@ def _makers(name):
     return getattr(keras, f"{name.split('_')[1]}s")
 
 
-class ComposedLayer(keras.layers.Layer):
+class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
     """Base of layers made of `Dense` layers with the same options."""
 
     def __init__(self, **options: Unpack[WeightOptions]) -> None:
@@ -109,11 +109,14 @@ class ComposedLayer(keras.layers.Layer):
         self.supports_masking = True
 
     def weight_options(self) -> dict[str, Any]:
-        """Returns the options of the weights as plain values, for a sub-layer.
+        """Returns the options of the weights, for a sub-layer.
 
-        Each makes its own objects: a shared initializer would repeat its weights.
+        Each makes its own initializers: a shared one would repeat its weights.
         """
-        return {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
+        options = {name: getattr(self, name) for name in WEIGHT_DEFAULTS}
+        for name in ("kernel_initializer", "bias_initializer"):
+            options[name] = keras.initializers.serialize(options[name])
+        return options
 
     def dense(
         self, name: str, units: int, use_bias: bool = True, **options: Any
@@ -128,11 +131,12 @@ class ComposedLayer(keras.layers.Layer):
         """Returns the Keras mask of the first input."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, input_shape: Shape, *others: Shape) -> Shape:
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        return super().get_config() | self.weight_options() | quantised_policies(self)
+        given = {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
+        return super().get_config() | given
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -248,13 +252,13 @@ class FeedForward(ComposedLayer):
         self.d_ff = d_ff
         self.activation = keras.activations.get(activation)
         self.dropout_rate = dropout_rate
-        self.hidden_dense = self.dense("hidden", d_ff)
+        self.hidden_dense = self.dense("hidden_dense", d_ff)
         dtype = self.dtype_policy
         self.hidden_dropout = Dropout(dropout_rate, dtype=dtype, name="hidden_dropout")
 
     def build(self, input_shape: Shape) -> None:
         self.hidden_dense.build(input_shape)
-        self.output_dense = self.dense("output", input_shape[-1])
+        self.output_dense = self.dense("output_dense", input_shape[-1])
         self.output_dense.build((*input_shape[:-1], self.d_ff))
         self.input_spec = keras.InputSpec(min_ndim=2, axes={-1: input_shape[-1]})
         self.built = True

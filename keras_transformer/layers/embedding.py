@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.layers.adaptation import policy_of, quantised_policies
+from keras_transformer.layers.adaptation import KeepsQuantisation
 from keras_transformer.layers.arguments import check_rate, check_size, integer_ids
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.types import (
@@ -84,7 +84,7 @@ def _check_kind(name, kind, kinds, d_model=0):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class PositionalEncoding(keras.layers.Layer):
+class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     """Adds position vectors to vectors, then applies dropout.
 
     Section 3.5 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. Sinusoids
@@ -169,8 +169,8 @@ class PositionalEmbedding(PositionalEncoding):
     """Token embedding times sqrt(d_model), plus position vectors, then dropout.
 
     Sections 3.4, 3.5 and 5.4 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
-    `token_embedding` is a `keras.layers.ReversibleEmbedding`;
-    `token_embedding(states, reverse=True)` returns the logits of a tied output.
+    `embedding(states, reverse=True)` returns the logits of a tied output. The table is
+    that of `token_embedding`, a `keras.layers.ReversibleEmbedding`.
 
     Args:
         vocabulary_size: Number of tokens, V.
@@ -184,10 +184,11 @@ class PositionalEmbedding(PositionalEncoding):
         embeddings_regularizer: Regularizer of the token table.
         embeddings_constraint: Constraint on the token table.
     Call arguments:
-        ids: Integer tensor (B, T); float32 is cast.
+        ids: Integer tensor (B, T); float32 is cast. With `reverse`, states (B, T, D).
         start: Position of the first id, an integer or integer scalar tensor.
+        reverse: Whether to return the product of states and the transposed table.
     Returns:
-        Float tensor (B, T, d_model).
+        Float tensor (B, T, D), or with `reverse` logits (B, T, V).
     Raises:
         TypeError: If `ids` are not integers.
         ValueError: If an argument is out of range, `ids` has other axes or the learned
@@ -232,19 +233,25 @@ class PositionalEmbedding(PositionalEncoding):
         return self.token_embedding.embeddings
 
     def build(self, input_shape: Shape) -> None:
-        table = self.token_embedding
-        if table.quantization_mode == "int4" and table.quantization_config is None:
-            # Loaded from a file. Without one, Keras would also quantise the inputs.
-            size = getattr(policy_of(table), "block_size", None)
-            config = keras.quantizers.Int4QuantizationConfig(block_size=size)
-            table.quantization_config = config
-        table.build(input_shape)
+        self.token_embedding.build(input_shape)
         super().build((None, None, self.d_model))  # (B, T, D)
 
     def call(
-        self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
-    ) -> Tensor:
+        self, ids: TensorLike, start: int | TensorLike = 0,
+        training: bool | None = None, reverse: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if reverse:
+            self._check_states(ids)
+            return self.token_embedding(ids, reverse=True)
         return super().call(self.token_vectors(ids), start, training)
+
+    def _check_states(self, states):
+        shape = tuple(states.shape)
+        if len(shape) != 3 or shape[-1] not in (None, self.d_model):
+            raise ValueError(
+                f"`ids` must be states (B, T, {self.d_model}) with `reverse`. "
+                f"Received: shape {shape}"
+            )
 
     def token_vectors(self, ids: TensorLike) -> Tensor:
         """Returns the scaled vectors of ids (B, T); override to embed otherwise."""
@@ -252,16 +259,31 @@ class PositionalEmbedding(PositionalEncoding):
         return self.token_embedding(ids) * math.sqrt(self.d_model)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
-        """Returns True where ids are not `pad_id`, or the previous mask without one."""
-        is_masked = self.pad_id is not None
-        return ops.not_equal(inputs, self.pad_id) if is_masked else previous_mask
+        """Returns True where ids are not `pad_id`.
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape[:2], self.d_model)
+        Without a `pad_id`, and of states, returns the previous mask.
+        """
+        is_ids = len(inputs.shape) == 2
+        if self.pad_id is None or not is_ids:
+            return previous_mask
+        return ops.not_equal(inputs, self.pad_id)
+
+    def compute_output_shape(self, input_shape: Shape, reverse: bool = False) -> Shape:
+        return (*input_shape[:2], self.vocabulary_size if reverse else self.d_model)
+
+    def compute_output_spec(
+        self, ids: TensorLike, start: int | TensorLike = 0,
+        training: bool | None = None, reverse: bool = False,
+    ) -> keras.KerasTensor:  # fmt: skip
+        # Keras' own would not pass `reverse` on.
+        if reverse:
+            self._check_states(ids)
+        shape = self.compute_output_shape(ids.shape, reverse)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         names = "vocabulary_size", "d_model", "pad_id"
         own = {name: getattr(self, name) for name in names}
         table = self.token_embedding.get_config()
         own |= {name: table[name] for name in table if name.startswith("embeddings_")}
-        return super().get_config() | own | quantised_policies(self)
+        return super().get_config() | own

@@ -152,9 +152,11 @@ class MultiHeadAttention(ComposedLayer):
         # Number and width of the heads: (H, K), (G, K) and (G, Kv).
         self.heads = {"query": (num_heads, key_dim), "key": (groups, key_dim)}
         self.heads["value"] = groups, value_dim or key_dim
-        self.query_dense = self._projection("query", num_heads * key_dim)
-        self.key_dense = self._projection("key", groups * key_dim)
-        self.value_dense = self._projection("value", groups * (value_dim or key_dim))
+        self.query_dense = self._projection("query_dense", num_heads * key_dim)
+        self.key_dense = self._projection("key_dense", groups * key_dim)
+        self.value_dense = self._projection(
+            "value_dense", groups * (value_dim or key_dim)
+        )
         self.attention_dropout = Dropout(
             dropout, seed=seed, dtype=self.dtype_policy, name="attention_dropout"
         )
@@ -192,7 +194,7 @@ class MultiHeadAttention(ComposedLayer):
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
         output_dim = self.output_dim or query_shape[-1]
-        self.output_dense = self._projection("output", output_dim)
+        self.output_dense = self._projection("output_dense", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
         self.add_own_weights()
         self.built = True
@@ -399,7 +401,10 @@ class MultiHeadAttention(ComposedLayer):
         (merged,) = project([self.output_dense], rows, weights=weights)
         return ops.reshape(merged, (-1, hypotheses, merged.shape[-1]))
 
-    def compute_output_shape(self, query_shape: Shape, *others: Shape) -> Shape:
+    def compute_output_shape(
+        self, query_shape: Shape, value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> Shape:  # fmt: skip
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:

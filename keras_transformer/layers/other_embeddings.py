@@ -48,6 +48,11 @@ class FeatureEmbedding(PositionalEmbedding):
         first = vocabulary_size, d_model, dropout_rate
         super().__init__(*first, pad_id=pad_id, **options)
 
+    def call(
+        self, ids: TensorLike, start: int | TensorLike = 0, training: bool | None = None
+    ) -> Tensor:
+        return super().call(ids, start, training)
+
     def token_vectors(self, ids: TensorLike) -> Tensor:
         """Returns scaled sums of the vectors of ids (B, T, F)."""
         ids = integer_ids("ids", ids, "B", "T", "F")
@@ -113,7 +118,7 @@ class PatchEmbedding(keras.layers.Layer):
         )  # fmt: skip
         self.input_spec = keras.InputSpec(shape=(None, *self.image_shape))
 
-    def build(self, images_shape: Shape | None = None) -> None:
+    def build(self, input_shape: Shape | None = None) -> None:
         self.patch_map.build((None, *self.image_shape))
         self.built = True
 
@@ -121,8 +126,8 @@ class PatchEmbedding(keras.layers.Layer):
         patches = self.patch_map(images)  # (B, height / P, width / P, D)
         return ops.reshape(patches, (-1, self.num_patches, self.d_model))
 
-    def compute_output_shape(self, images_shape: Shape) -> Shape:
-        return (images_shape[0], self.num_patches, self.d_model)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], self.num_patches, self.d_model)
 
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in ("patch_size", "d_model")}
@@ -144,9 +149,9 @@ class ClassToken(keras.layers.Layer):
         >>> ClassToken()(np.ones((1, 5, 6), "float32")).shape  # (1, 6, 6)
     """
 
-    def build(self, states_shape: Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         normal = keras.initializers.RandomNormal(stddev=0.02)
-        self.token = self.add_weight(states_shape[-1:], normal, name="token")
+        self.token = self.add_weight(input_shape[-1:], normal, name="token")
         self.input_spec = keras.InputSpec(ndim=3)
         self.built = True
 
@@ -162,6 +167,6 @@ class ClassToken(keras.layers.Layer):
         first = ops.ones_like(previous_mask[:, :1])
         return ops.concatenate([first, previous_mask], axis=1)
 
-    def compute_output_shape(self, states_shape: Shape) -> Shape:
-        batch, length, width = states_shape
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        batch, length, width = input_shape
         return batch, None if length is None else length + 1, width

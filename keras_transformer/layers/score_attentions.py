@@ -157,8 +157,8 @@ class AdditiveAttention(ComposedLayer):
         self.units = units
         self.dropout_rate = dropout_rate
         self.use_bias = use_bias
-        self.query_dense = self.dense("query", units, use_bias)
-        self.key_dense = self.dense("key", units, use_bias=False)
+        self.query_dense = self.dense("query_dense", units, use_bias)
+        self.key_dense = self.dense("key_dense", units, use_bias=False)
         self.attention_dropout = Dropout(
             dropout_rate, dtype=self.dtype_policy, name="attention_dropout"
         )

@@ -47,8 +47,8 @@ class SSRU(ComposedLayer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        self.input_dense = self.dense("input", width, use_bias=False)
-        self.forget_dense = self.dense("forget", width)
+        self.input_dense = self.dense("input_dense", width, use_bias=False)
+        self.forget_dense = self.dense("forget_dense", width)
         self.input_dense.build(input_shape)
         self.forget_dense.build(input_shape)
         self.input_spec = keras.InputSpec(ndim=3, axes={-1: width})

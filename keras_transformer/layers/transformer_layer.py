@@ -169,17 +169,17 @@ class TransformerLayer(ComposedLayer):
         epsilon = self.layer_norm_epsilon
         return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
-    def build(self, inputs_shape: Shape) -> None:
-        if len(inputs_shape) != 3:
+    def build(self, input_shape: Shape) -> None:
+        if len(input_shape) != 3:
             expected = "`inputs` must have the shape (B, T, D)"
-            raise ValueError(f"{expected}. Received: shape {tuple(inputs_shape)}")
+            raise ValueError(f"{expected}. Received: shape {tuple(input_shape)}")
         # Made here, because the default of `key_dim` depends on the width.
-        self.self_attention = self.make_attention("self_attention", inputs_shape[-1])
-        self.self_attention.build(inputs_shape)
+        self.self_attention = self.make_attention("self_attention", input_shape[-1])
+        self.self_attention.build(input_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
-        self.feed_forward.build(inputs_shape)
+        self.feed_forward.build(input_shape)
         for norm in self.norms.values():
-            norm.build(inputs_shape)
+            norm.build(input_shape)
         self.built = True
 
     def residual(self, name, x, sublayer, training=None):
@@ -351,6 +351,11 @@ class DecoderLayer(CausalLayer):
         super().build(inputs_shape)
         self.cross_attention = self.make_attention("cross_attention", inputs_shape[-1])
         self.cross_attention.build(inputs_shape, encoder_output_shape)
+
+    def compute_output_shape(
+        self, inputs_shape: Shape, encoder_output_shape: Shape | None = None
+    ) -> Shape:
+        return tuple(inputs_shape)
 
     def call(
         self, inputs: TensorLike, encoder_output: TensorLike,

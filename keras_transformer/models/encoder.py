@@ -54,11 +54,11 @@ class EncoderStack(Configured, keras.layers.Layer):
             **self.config.layer_options(), dtype=self.dtype_policy, name=name
         )
 
-    def build(self, states_shape: Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         for layer in self.encoder_layers:
-            layer.build(states_shape)
+            layer.build(input_shape)
         if self.norm is not None:
-            self.norm.build(states_shape)
+            self.norm.build(input_shape)
         self.built = True
 
     def call(
@@ -73,8 +73,8 @@ class EncoderStack(Configured, keras.layers.Layer):
         """Returns the Keras mask of the input."""
         return carried_mask(inputs)
 
-    def compute_output_shape(self, states_shape: Shape) -> Shape:
-        return tuple(states_shape)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return tuple(input_shape)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -103,6 +103,7 @@ class Encoder(Configured, keras.layers.Layer):
 
     config_class = EncoderConfig
     config: EncoderConfig
+    whole_parts = ("embedding",)
 
     def __init__(
         self, config: EncoderConfig, embedding: int | keras.layers.Layer,
@@ -119,9 +120,9 @@ class Encoder(Configured, keras.layers.Layer):
         self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
         self.supports_masking = True
 
-    def build(self, inputs_shape: Shape) -> None:
+    def build(self, input_shape: Shape) -> None:
         if not self.embedding.built:
-            self.embedding.build(inputs_shape)
+            self.embedding.build(input_shape)
         if not self.stack.built:
             self.stack.build((None, None, self.config.d_model))
         self.built = True
@@ -137,8 +138,8 @@ class Encoder(Configured, keras.layers.Layer):
         """Returns the embedding's Keras mask."""
         return self.embedding.compute_mask(inputs, carried_mask(inputs))
 
-    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
-        return (*inputs_shape[:2], self.config.d_model)
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:2], self.config.d_model)
 
     def get_config(self) -> dict[str, Any]:
         embedding = keras.saving.serialize_keras_object(self.embedding)

@@ -10,6 +10,7 @@ from keras import ops
 from keras_transformer.config.options import check_choice
 from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.keras_private import carried_mask
+from keras_transformer.layers.adaptation import KeepsQuantisation
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.basic import Dropout
@@ -20,8 +21,10 @@ from keras_transformer.models.model import ExportableModel, rows_of
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 
-class EncoderHead(ExportableModel):
+class EncoderHead(KeepsQuantisation, ExportableModel):
     """Base of models with an `Encoder` and a head."""
+
+    whole_parts = ("encoder",)
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:
         super().__init__(**kwargs)
@@ -50,12 +53,13 @@ class EncoderHead(ExportableModel):
             )
         return record[attention][0]
 
-    def _make_output_map(self, units):
-        """Makes the linear map from states (..., D); called last."""
+    def _make_output_map(self, units, *axes):
+        """Makes the linear map from states (*axes, D); called last."""
         options = {"dtype": self.dtype_policy, "name": "output_map"}
         self.output_map = keras.layers.Dense(units, **options)
-        self.output_map.build((None, self.encoder.config.d_model))
+        self.output_map.build((*axes, self.encoder.config.d_model))
         self.built = self.encoder.built
+        self.when_built()
 
     def input_signature(self) -> list[keras.InputSpec]:
         """Returns the `InputSpec` of ids (B, S), or (B, S, F) of features."""
@@ -112,7 +116,7 @@ class Tagger(ExactTraining, EncoderHead):
         super().__init__(encoder, **kwargs)
         check_size("num_tags", num_tags)
         self.num_tags = num_tags
-        self._make_output_map(num_tags)
+        self._make_output_map(num_tags, None, None)
 
     def call(
         self, inputs: TensorLike, training: bool | None = None,
@@ -169,7 +173,7 @@ class TextClassifier(EncoderHead):
             self.class_token.build((None, None, config.d_model))
         options = {"dtype": self.dtype_policy, "name": "dropout"}
         self.dropout = Dropout(config.dropout_rate, **options)
-        self._make_output_map(num_classes)
+        self._make_output_map(num_classes, None)
 
     def call(
         self, inputs: TensorLike, training: bool | None = None,

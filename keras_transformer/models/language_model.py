@@ -49,7 +49,7 @@ class LanguageModel(TokenModel):
         super().__init__(config, **kwargs)
         self.embedding = self.make_embedding("embedding", config.vocabulary_size)
         self.decoder_layers = [
-            self.make_layer(f"layer_{i}") for i in range(config.num_layers)
+            self.make_layer(f"decoder_layer_{i}") for i in range(config.num_layers)
         ]
         # Pre-norm does not normalise the last layer's sum.
         self.norm = self._make_norm("norm") if config.norm_first else None

@@ -24,13 +24,13 @@ from keras_transformer.kernels.decoding import (
     resize_cache,
 )
 from keras_transformer.kernels.keras_private import layers_within
-from keras_transformer.layers.adaptation import policy_of, quantised_policies
+from keras_transformer.layers.adaptation import KeepsQuantisation, policy_of
 from keras_transformer.layers.basic import LayerNormalization, affine, joined, project
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
-class Configured:
+class Configured(KeepsQuantisation):
     """Mixin, before a Keras layer or model, for options in one `config_class`.
 
     Raises:
@@ -55,7 +55,7 @@ class Configured:
 
     def get_config(self) -> dict[str, Any]:
         config = {"config": self.config.to_dict()}
-        return super().get_config() | config | quantised_policies(self)
+        return super().get_config() | config
 
     @classmethod
     def from_config(
@@ -122,7 +122,10 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         self.tied_embedding, self.output_dense = embedding, None
         if embedding is None:
             self.output_dense = keras.layers.Dense(
-                vocabulary_size, use_bias=False, dtype=self.dtype_policy, name="output"
+                vocabulary_size,
+                use_bias=False,
+                dtype=self.dtype_policy,
+                name="output_dense",
             )
             self.output_dense.build((None, None, self.config.d_model))
         self.output_bias = None

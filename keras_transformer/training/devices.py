@@ -38,14 +38,14 @@ _HOSTS_OF_JAX = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 # devices (Shoeybi et al., 2019, section 3, https://arxiv.org/abs/1909.08053). Each
 # device has a copy of all other weights.
 TRANSFORMER_LAYOUT = {
-    r".*attention/(query|key|value)/kernel": (None, "model"),
-    r".*attention/(query|key|value)/bias": ("model",),
-    r".*attention/output/kernel": ("model", None),
-    r".*feed_forward/hidden/kernel": (None, "model"),
-    r".*feed_forward/hidden/bias": ("model",),
-    r".*feed_forward/output/kernel": ("model", None),
+    r".*attention/(query|key|value)_dense/kernel": (None, "model"),
+    r".*attention/(query|key|value)_dense/bias": ("model",),
+    r".*attention/output_dense/kernel": ("model", None),
+    r".*feed_forward/hidden_dense/kernel": (None, "model"),
+    r".*feed_forward/hidden_dense/bias": ("model",),
+    r".*feed_forward/output_dense/kernel": ("model", None),
     r".*embedding/embeddings": ("model", None),
-    r"[^/]*/output/kernel": (None, "model"),
+    r"[^/]*/output_dense/kernel": (None, "model"),
 }
 
 

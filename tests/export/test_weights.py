@@ -147,7 +147,7 @@ def test_every_weight_has_its_name_and_the_sizes_come_with_it(tmp_path):
         for weight in translator.model.weights
     }
     assert tensors.keys() == weights.keys()
-    assert "encoder_layer_0/self_attention/query/kernel" in tensors
+    assert "encoder_layer_0/self_attention/query_dense/kernel" in tensors
     for name, value in weights.items():
         np.testing.assert_array_equal(tensors[name], value)
     with safe_open(path / "model.safetensors", "numpy") as file:

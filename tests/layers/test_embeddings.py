@@ -16,6 +16,7 @@ from keras_transformer.layers import (
     sinusoidal_encoding,
 )
 from tests.layers.reference_weights import assert_close, randomise
+from tests.layers.round_trips import QUANTISES, check_quantised, outputs_of
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY, WIDTH, LENGTH = 23, 6, 5
@@ -156,6 +157,32 @@ def test_output_starts_with_variance_one_plus_positions():
     layer = PositionalEmbedding(500, 64)
     layer.build((None, None))
     assert abs((array(layer.embeddings) * 8).std() - 1) < 0.02
+
+
+@QUANTISES
+@pytest.mark.parametrize("way", ("int8 of weights", None))
+def test_a_tied_output_of_a_functional_model_comes_back_from_its_file(
+    way, rng, tmp_path
+):
+    """One table for both, and the logits carry the mask that the states carry."""
+    embedding = PositionalEmbedding(VOCABULARY, WIDTH, pad_id=0)
+    ids = keras.Input((None,), dtype="int32")
+    states = EncoderLayer(2, 8)(embedding(ids))
+    model = keras.Model(ids, embedding(states, reverse=True))
+    assert model.output_shape == (None, None, VOCABULARY)
+    assert model.count_params() == VOCABULARY * WIDTH + model.layers[-1].count_params()
+    randomise(model, rng)
+    expected = array(keras.Model(ids, states)(IDS)) @ array(embedding.embeddings).T
+    assert_close(model(IDS), expected)
+    means = keras.layers.GlobalAveragePooling1D()(model(IDS))
+    mask = np.not_equal(IDS, 0)[..., None]
+    assert_close(means, (expected * mask).sum(axis=1) / mask.sum(axis=1))
+    if way is not None:
+        check_quantised(model, IDS, way, tmp_path)
+        return
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(outputs_of(loaded, IDS), outputs_of(model, IDS))
 
 
 def test_dropout_acts_on_the_sum():

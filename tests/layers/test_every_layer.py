@@ -11,6 +11,12 @@ from keras import ops
 from keras_transformer import layers
 from keras_transformer.testing import assert_serializable
 from tests.layers.reference_weights import assert_close, randomise
+from tests.layers.round_trips import (
+    QUANTISES,
+    check_adapters,
+    check_quantised,
+    quantisations,
+)
 
 # What Keras does with the weights, as a configuration has it; none is a default.
 WEIGHTS = {
@@ -109,13 +115,18 @@ class Row(NamedTuple):
             return [rng.integers(self.ids_below, size=s) for s in self.shapes]
         return [rng.standard_normal(s).astype("float32") for s in self.shapes]
 
-    def symbols(self):
+    def model(self, **options):
+        """A functional model of the layer without dropout."""
+        layer = self.layer_class(**(self.exact_options() | options))
         dtype = "float32" if self.ids_below is None else "int32"
-        return [keras.Input((None, *s[2:]), dtype=dtype) for s in self.shapes]
+        is_image = self.layer_class is layers.PatchEmbedding
+        shapes = [s[1:] if is_image else (None, *s[2:]) for s in self.shapes]
+        symbols = [keras.Input(shape, dtype=dtype) for shape in shapes]
+        return keras.Model(symbols, layer(*symbols))
 
 
 SELF, CROSS = ((2, 5, 11),), ((2, 5, 11), (2, 7, 17), (2, 7, 13))
-SOFTMAX = ("key/bias",)  # It adds the same number to all scores of a query.
+SOFTMAX = ("key_dense/bias",)  # It adds the same number to all scores of a query.
 ROWS = {
     "attention": Row(layers.MultiHeadAttention, ATTENTION, SELF, (2, 5, 23)),
     "attention to another": Row(
@@ -235,6 +246,63 @@ def test_compute_output_shape_agrees_with_the_output(row, rng):
     assert layer.compute_output_shape(*row.shapes) == row.output_shape
 
 
+class Holder(keras.Model):
+    """A subclassed model of a layer or model, which its summary asks for its shape."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def call(self, inputs):
+        return self.held(*inputs)
+
+
+@pytest.mark.parametrize("way", ("called", "built"))
+def test_summary_of_a_model_shows_the_output_shape(row, way, rng):
+    model = Holder(row.layer_class(**row.options))
+    if way == "called":
+        model(row.inputs(rng))
+    else:
+        model.held.build(*row.shapes)
+    lines = []
+    model.summary(print_fn=lines.append, line_length=120)
+    assert str(row.output_shape) in lines[0]
+    lines = []
+    row.model().summary(print_fn=lines.append, line_length=120)
+    shape = (None, *row.output_shape[1:])
+    if row.layer_class is not layers.PatchEmbedding:
+        shape = (None, None, *row.output_shape[2:])
+    assert str(shape) in lines[0]
+
+
+def test_layers_within_are_named_as_attributes(row):
+    """So that paths of weights are what a user expects, for a `LayoutMap`."""
+    layer = row.layer_class(**row.options)
+    layer.build(*row.shapes)
+    for part in (layer, *layer._flatten_layers()):
+        for name, value in vars(part).items():
+            assert not isinstance(value, keras.layers.Layer) or value.name == name
+
+
+@quantisations("int8 of weights")
+@QUANTISES
+def test_a_quantised_layer_comes_back_from_its_file(row, way, rng, tmp_path):
+    loaded = check_quantised(
+        randomise(row.model(), rng), row.inputs(rng), way, tmp_path
+    )
+    is_rounded = any(part.quantization_mode for part in loaded._flatten_layers())
+    has_table = row.ids_below is not None and way != "float8"
+    assert is_rounded == (has_table or "bias_initializer" in row.options)
+
+
+@pytest.mark.parametrize("name", [n for n in ROWS if "bias_initializer" in ROWS[n][1]])
+def test_adapters_are_trained_and_come_back_merged(name, rng, tmp_path):
+    row = ROWS[name]
+    model = randomise(row.model(kernel_constraint=None), rng)
+    targets = rng.standard_normal(row.output_shape)
+    check_adapters(model, row.inputs(rng), targets, "mse", tmp_path)
+
+
 def test_mixed_precision_computes_in_bfloat16_and_keeps_float32_weights(row, rng):
     exact, mixed = (
         row.layer_class(**row.exact_options(), dtype=dtype)
@@ -256,11 +324,7 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_float32_weights(row, rng
 
 
 def test_gradient_reaches_every_weight(row, rng):
-    symbols = row.symbols()
-    if row.layer_class is layers.PatchEmbedding:
-        symbols = [keras.Input(row.shapes[0][1:])]
-    layer = row.layer_class(**row.exact_options())
-    model = randomise(keras.Model(symbols, layer(*symbols)), rng)
+    model = randomise(row.model(), rng)
     if not model.weights:
         assert row.layer_class is layers.PositionalEncoding
         return

@@ -43,6 +43,7 @@ def main(folder, backend):
         raise RuntimeError(f"Keras runs on {keras.backend.backend()}, not {backend}")
     for path in sorted(folder.glob("*.keras")):
         model = keras.saving.load_model(path)
+        model.summary(print_fn=str)
         with np.load(path.with_suffix(".npz")) as arrays:
             inputs = tuple(arrays[name] for name in arrays)
         found = {"logits": model(inputs if len(inputs) > 1 else inputs[0])}

@@ -14,6 +14,12 @@ from keras_transformer.testing import (
     assert_serializable,
 )
 from tests.layers.reference_weights import assert_close, randomise
+from tests.layers.round_trips import (
+    QUANTISES,
+    check_adapters,
+    check_quantised,
+    quantisations,
+)
 from tests.models.backends import BACKENDS, run_python
 from tests.models.cases import (
     A_ROW_A_CLASS,
@@ -144,6 +150,45 @@ def test_weights_exist_from_the_start_and_the_shape_is_known(name):
     assert len(model.weights) == count > 0
 
 
+class Holder(keras.Model):
+    """Somebody's model around one of ours."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+    def call(self, inputs):
+        return self.held(inputs)
+
+
+@A_ROW_A_CLASS
+def test_summary_of_a_new_a_called_and_a_held_model_shows_shapes_and_sizes(name):
+    case = CASES[name]
+    model, holder = case.make(), Holder(case.make())
+    holder(case.inputs)
+    width = getattr(model, "encoder", model).config.d_model
+    for step in ("new", "called", "held"):
+        lines = []
+        one = holder if step == "held" else model
+        one.summary(print_fn=lines.append, expand_nested=True)
+        assert f"(None, None, {width})" in lines[0]
+        assert f"Total params: {model.count_params():,} " in lines[0]
+        model(case.inputs)
+
+
+@A_ROW_A_CLASS
+@quantisations("int8 of weights", "int4 of weights")
+@QUANTISES
+def test_a_quantised_model_comes_back_from_its_file(name, way, rng, tmp_path):
+    check_quantised(random_model(name, rng), CASES[name].inputs, way, tmp_path)
+
+
+@A_ROW_A_CLASS
+def test_adapters_are_trained_and_come_back_merged(name, rng, tmp_path):
+    case, model = CASES[name], random_model(name, rng)
+    check_adapters(model, case.inputs, case.targets, case.loss, tmp_path)
+
+
 @A_ROW_A_CLASS
 def test_config_and_file_give_the_same_model(name, rng):
     inputs = tuple(keras.tree.flatten(CASES[name].inputs))
@@ -198,7 +243,7 @@ def test_gradient_reaches_every_weight(name, rng):
     model.train_on_batch(case.inputs, case.targets)
     for weight, old in zip(model.trainable_weights, before, strict=True):
         # A key's bias adds one number to all scores of a query: softmax removes it.
-        if not weight.path.endswith("key/bias"):
+        if not weight.path.endswith("key_dense/bias"):
             assert np.abs(numpy(weight) - old).max() > 1e-7, weight.path
 
 

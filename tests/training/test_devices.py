@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.exact_training import step
 from keras_transformer.training import devices
 from keras_transformer.training.devices import (
+    TRANSFORMER_LAYOUT,
     Distribution,
     TransformerParallel,
     distribution_scope,
@@ -106,7 +109,7 @@ def assert_same_run(result, expected):
     for path in weights:
         # The softmax does not see the bias of a key: its gradient is the rounding of
         # zero, and Adam makes steps of full length of it.
-        if not path.endswith("key/bias"):
+        if not path.endswith("key_dense/bias"):
             values = weights[path], wanted[path]
             # Both runs have the same mistakes, so nothing may be no number.
             np.testing.assert_allclose(*values, rtol=0, atol=2e-4, equal_nan=False)
@@ -183,6 +186,20 @@ def test_two_workers_train_as_one_process(tmp_path, options):
     assert [worker["chief"] for worker in workers] == [True, False]
     for worker in workers:
         assert_same_run(worker, expected)
+
+
+def test_each_pattern_of_the_layout_finds_weights_and_none_has_two():
+    sizes = {"source_vocabulary_size": 7, "target_vocabulary_size": 7}
+    options = {"tied_embeddings": "none", "use_bias": True}
+    config = TransformerConfig.preset("tiny", **sizes, **options)
+    paths = [weight.path for weight in Transformer(config).weights]
+    found = [
+        [path for path in paths if re.fullmatch(pattern, path)]
+        for pattern in TRANSFORMER_LAYOUT
+    ]
+    assert all(found)
+    assert len(sum(found, [])) == len(set(sum(found, [])))
+    assert "transformer/output_dense/kernel" in found[-1]
 
 
 def test_one_device_changes_nothing():
