@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training.step import Verdict, evaluate, inner_optimizer
-from keras_transformer.kernels.keras_private import clipped_by
+from keras_transformer.kernels.keras_private import clipped_by, overrides
 
 
 def train_step(model, data):
@@ -31,8 +31,16 @@ def train_step(model, data):
     norm = tf.linalg.global_norm(wide)
     verdict = update.judge(*_sum(context, (loss, norm)), total)
     context.merge_call(_update, args=(model, verdict, gradients, targets))
+
+    def logs_so_far():
+        if not overrides(model, keras.Model, ("compute_metrics",)):
+            return model.get_metrics_result()
+        with keras.StatelessScope():
+            own = update_metrics()  # Its logs may have more names.
+        return own | model.get_metrics_result()
+
     # One NaN would make the mean of the whole epoch NaN.
-    logs = tf.cond(verdict.counts, update_metrics, model.get_metrics_result)
+    logs = tf.cond(verdict.counts, update_metrics, logs_so_far)
     return _over_replicas(model, context, logs)
 
 
