@@ -167,9 +167,10 @@ class ExactTraining(BuildsFromSpec):
         if held:
             raise FloatingPointError(
                 "The loss or gradient of a batch is not finite; the weights are those "
-                f"before it (updates so far: {self.updates}). Lower the learning rate, "
-                "lengthen its warm-up, give the optimizer a `global_clipnorm`, or skip "
-                "such batches with `nonfinite`='skip'."
+                f"before it (updates so far: {self.updates}). Convert target ids that "
+                "are no class, such as -100, to the loss's `pad_id`, lower the "
+                "learning rate, lengthen its warm-up, give the optimizer a "
+                "`global_clipnorm`, or skip such batches with `nonfinite`='skip'."
             )
         return history
 

@@ -10,6 +10,7 @@ from keras_transformer.exact_training import ExactModel
 from keras_transformer.exact_training import model as exact
 from keras_transformer.exact_training.step import loss_and_scores
 from keras_transformer.kernels.crossentropy import TokenScores
+from tests.models.backends import run_python
 
 SIZE = 41
 NO_DROPOUT = {
@@ -628,7 +629,30 @@ def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
-# Padding.
+# Padding, and other ids that are no class.
+
+
+@pytest.mark.parametrize("kind", (kt.Transformer, WithLogits))
+def test_targets_that_are_no_class_are_never_learned(kind, bad=-100):
+    (inputs, targets, weights), *_ = make_batches()
+    targets[0, 1] = bad
+    # Where nothing is compiled, on JAX, the id is named instead.
+    model = make_model(kind=kind, jit_compile=keras.backend.backend() == "jax")
+    before = model.get_weights()
+    assert np.isnan(model.evaluate(inputs, targets, verbose=0)).all()
+    with pytest.raises(FloatingPointError, match="that are no class, such as -100, to"):
+        fit(model, [(inputs, targets, weights)])
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ("jax", "torch"))
+def test_these_tests_pass_on_other_backends(backend):
+    run_python(
+        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
+        "subclass or no_class", "tests/exact_training/test_exact_training.py",
+    )  # fmt: skip
 
 
 def test_a_model_and_its_losses_and_metrics_must_mean_the_same_padding():
