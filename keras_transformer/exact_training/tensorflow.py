@@ -116,7 +116,7 @@ def _over_replicas(model, context, logs):
     variables = model.metrics_variables
     totals = _sum(context, [variable.value for variable in variables])
     with keras.StatelessScope(state_mapping=zip(variables, totals, strict=True)):
-        logs = model.get_metrics_result()
+        logs = logs | model.get_metrics_result()
     if isinstance(context.strategy, tf.distribute.MultiWorkerMirroredStrategy):
         # It averages the first axis: github.com/keras-team/keras/issues/20585
         logs = {name: ops.reshape(value, (1,)) for name, value in logs.items()}

@@ -70,13 +70,12 @@ def known_values(tensor: TensorLike) -> np.ndarray | None:
 
         if torch.compiler.is_compiling():
             return None
-    if not _READS_VALUES.get() or learns_shapes():
+    is_symbolic = isinstance(tensor, keras.KerasTensor)
+    if is_symbolic or not _READS_VALUES.get() or learns_shapes():
         return None
-    if isinstance(tensor, (np.ndarray, list, tuple, int)):
+    if isinstance(tensor, (np.ndarray, list, tuple)):
         return np.asarray(tensor)
     tensor = ops.convert_to_tensor(tensor)
-    if isinstance(tensor, keras.KerasTensor):
-        return None
     if backend == "tensorflow":
         import tensorflow as tf
 
