@@ -71,7 +71,7 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
         "dropout as a product": (few, "drop", drop),
         "dropout, packed": (few, "packed_keep_mask", few.keep_mask),
         "dropout by a hash": (few, "packed_keep_mask", draw),
-        "loss without logits": (Transformer, "trains_without_logits", False),
+        "loss without logits": (Transformer, "output_rows", lambda model: None),
         "loss in chunks": (crossentropy, "CHUNK_TOKENS", 2**30),
         "loss, in place": (crossentropy, "_softmax_in_place", crossentropy._softmax),
         "Adam": (Adam, "update_step", keras.optimizers.Adam.update_step),

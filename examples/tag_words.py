@@ -87,7 +87,8 @@ def main(arguments=None):
     model.compile("adam", loss, metrics=metrics, jit_compile=False)
     data, scored = (batches(part, features, tags) for part in (train, valid))
     fit = {"validation_data": scored, "shuffle": False, "verbose": 2}
-    accuracy = model.fit(data, epochs=options.epochs, **fit).history["val_accuracy"][-1]
+    history = model.fit(data, epochs=options.epochs, **fit).history
+    accuracy = history["val_masked_accuracy"][-1]
     baseline = most_frequent_tags(train, valid)
     print(f"right: {accuracy:.1%}; each word's most frequent tag: {baseline:.1%}")
     weights = model.attention(np.array([ids_of(valid[0], features)]))[0]

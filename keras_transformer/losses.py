@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -14,6 +15,12 @@ from keras_transformer.kernels.crossentropy import (
     smoothed_crossentropy,
 )
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.kernels.ids import (
+    check_targets,
+    class_ids,
+    have_one_shape,
+    wide_ids,
+)
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.types import DType, Tensor, TensorLike
 
@@ -28,7 +35,7 @@ class MaskedCrossentropy(keras.losses.Loss):
 
     Args:
         label_smoothing: Probability mass spread over the vocabulary, in [0, 1).
-        pad_id: Target id that is ignored.
+        pad_id: Target id that is ignored, of the vocabulary or not.
         name: Name of the loss.
     Call arguments:
         y_true: Integer tensor (B, T).
@@ -36,9 +43,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: Factor on each token's loss, (B,) or a tensor that broadcasts to
             (B, T); the divisor stays the number of tokens.
     Returns:
-        Float32 scalar, nats per token.
+        Float32 scalar, nats per token. In a compiled step, such as one of `fit`, NaN if
+        a target is neither `pad_id` nor an id below V.
     Raises:
-        ValueError: If `label_smoothing` is outside [0, 1).
+        ValueError: If `label_smoothing` is outside [0, 1), or `y_true` has another
+            shape or such a target.
 
     Example:
         >>> loss = MaskedCrossentropy(label_smoothing=0.1)
@@ -67,9 +76,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         self, y_true: TensorLike, y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
     ) -> Tensor:  # fmt: skip
+        y_pred = ops.convert_to_tensor(y_pred)
+        check_targets(y_true, y_pred.shape, self.pad_id)
         # Keras would count all tokens, or those in the mask of `y_pred`.
-        losses = self.call(y_true, y_pred)
-        weights = token_weights(y_true, self.pad_id, sample_weight)
+        losses, classes = self.call(y_true, y_pred), ops.shape(y_pred)[-1]
+        weights = token_weights(y_true, self.pad_id, sample_weight, classes)
         # A masked token's loss may be infinite, and infinity times zero is NaN.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
         # As in Keras, the share of this replica.
@@ -86,7 +97,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         of this replica, not its share, and `TokenScores` for metrics. `training` is
         whether a gradient will be computed.
         """
-        weights = token_weights(y_true, self.pad_id, sample_weight)
+        classes = matrix.shape[0]
+        shape = (*states.shape[:-1], classes)  # of the logits
+        check_targets(y_true, shape, self.pad_id)
+        y_true = wide_ids(y_true)
+        weights = token_weights(y_true, self.pad_id, sample_weight, classes)
         weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
         states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
         targets, counted = ops.reshape(y_true, (-1,)), None
@@ -122,8 +137,8 @@ class TokenDistillation(keras.distillation.DistillationLoss):
     Args:
         temperature: T, above 0.
     Raises:
-        ValueError: If `temperature` is not positive, or the student's logits have no
-            Keras mask. A `Transformer` attaches one.
+        ValueError: If `temperature` is not positive, the logits have two shapes, or the
+            student's have no Keras mask. A `Transformer` attaches one.
 
     Example:
         >>> loss = TokenDistillation(temperature=2.0)
@@ -147,6 +162,12 @@ class TokenDistillation(keras.distillation.DistillationLoss):
                 "The student's logits have no Keras mask (B, T). A `Transformer` "
                 "attaches one; give another model a `compute_mask`."
             )
+        if not have_one_shape(teacher_outputs.shape, student_outputs.shape):
+            raise ValueError(
+                "The logits of teacher and student must have one shape (B, T, V). "
+                f"Received: teacher_outputs of the shape {tuple(teacher_outputs.shape)}"
+                f", student_outputs of the shape {tuple(student_outputs.shape)}"
+            )
         for logits in (teacher_outputs, student_outputs):
             logits = ops.cast(logits, "float32") / self.temperature
             logs.append(ops.log_softmax(logits))
@@ -166,15 +187,24 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         return cls(**config)
 
 
-def token_weights(y_true, pad_id, sample_weight=None, dtype="float32"):
-    """Returns the weight of each target (B, T): 0 for padding, else its sample's."""
-    weights = ops.cast(ops.not_equal(y_true, pad_id), dtype)
-    if sample_weight is None:
+def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float32"):
+    """Returns the weight of each target (B, T): 0 for padding, else its sample's.
+
+    With a number of `classes`, NaN for a target that is neither padding nor a class.
+    """
+    y_true = wide_ids(y_true)
+    is_token = ops.not_equal(y_true, pad_id)
+    weights = ops.cast(is_token, dtype)
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, dtype)
+        if len(sample_weight.shape) == 1:
+            sample_weight = sample_weight[:, None]
+        weights = weights * sample_weight
+    if classes is None:
         return weights
-    sample_weight = ops.cast(sample_weight, dtype)
-    if len(sample_weight.shape) == 1:
-        sample_weight = sample_weight[:, None]
-    return weights * sample_weight
+    _, is_class = class_ids(y_true, classes)
+    is_bad = ops.logical_and(is_token, ops.logical_not(is_class))
+    return ops.where(is_bad, math.nan, weights)
 
 
 class TokenMean(keras.metrics.Mean):
@@ -200,9 +230,18 @@ class TokenMean(keras.metrics.Mean):
         self, y_true: TensorLike, y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
     ) -> None:  # fmt: skip
-        """Adds a batch: targets (B, T), and logits (B, T, V) or `TokenScores`."""
-        y_true = ops.convert_to_tensor(y_true)
-        weights = token_weights(y_true, self.pad_id, sample_weight, self.dtype)
+        """Adds a batch: targets (B, T), and logits (B, T, V) or `TokenScores`.
+
+        See `MaskedCrossentropy` for targets that are no class.
+        """
+        classes = None
+        if not isinstance(y_pred, TokenScores):
+            y_pred = ops.convert_to_tensor(y_pred)
+            check_targets(y_true, y_pred.shape, self.pad_id)
+            classes = ops.shape(y_pred)[-1]
+        y_true = wide_ids(y_true)
+        given = sample_weight, classes, self.dtype
+        weights = token_weights(y_true, self.pad_id, *given)
         values = ops.cast(self.values(y_true, y_pred), self.dtype)
         values = ops.where(ops.equal(weights, 0), 0.0, values * weights)
         self.total.assign_add(ops.sum(values))
@@ -223,13 +262,13 @@ class MaskedAccuracy(TokenMean):
         >>> metric.result()  # 1.0
     """
 
-    default_name = "accuracy"
+    default_name = "masked_accuracy"
 
     def values(self, y_true: TensorLike, y_pred: TensorLike) -> Tensor:
         """Returns whether each target has the highest logit, boolean (B, T)."""
         if isinstance(y_pred, TokenScores):
             return y_pred.correct
-        predicted = first_largest(ops.convert_to_tensor(y_pred))
+        predicted = first_largest(y_pred)
         return ops.equal(ops.cast(predicted, y_true.dtype), y_true)
 
 

@@ -314,6 +314,25 @@ def test_curves_of_a_training_need_no_keras():
     assert printed(f"{script}; print('keras' in sys.modules)") == "False"
 
 
+def test_another_backend_is_refused_in_a_sentence():
+    script = (
+        "import os\n"
+        "os.environ['KERAS_BACKEND'] = 'numpy'\n"
+        "import keras\n"
+        "for backend in ('numpy', 'openvino'):\n"
+        "    keras.config.backend = lambda: backend\n"
+        "    try:\n"
+        "        import keras_transformer\n"
+        "    except ValueError as error:\n"
+        "        print(error)\n"
+    )
+    rule = "must be tensorflow, jax or torch: set KERAS_BACKEND. Received: "
+    for line, backend in zip(
+        printed(script).splitlines(), ("numpy", "openvino"), strict=True
+    ):
+        assert line.endswith(f"{rule}KERAS_BACKEND={backend}")
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize(
     "imports",

@@ -107,6 +107,10 @@ def draw(step=step, **options):
     return decoding.sample(step, (), special_ids=kt.SpecialIds(), **options)
 
 
+def generator():
+    return kt.Generator(transformer(), kt.DecodingConfig(max_output_length=7))
+
+
 def text_of(prompts, length=5, **options):
     model = language_model(positions="learned", max_positions=19)
     return kt.LanguageSampler(model)(prompts, length, **options)
@@ -212,6 +216,9 @@ ERRORS = {
         "`ids` must have the shape (B, T). Received: shape (5,)",
     "kt.PositionalEmbedding(11, 6)(IDS[..., None])": "shape (2, 5, 1)",
     "kt.FeatureEmbedding(11, 6)(IDS)": "`ids`...(B, T, F)...(2, 5)",
+    "kt.PositionalEmbedding(11, 6)(IDS - 10)":
+        "`ids` must be ids from 0 to 10. Received: the id -7",
+    "kt.FeatureEmbedding(11, 6)(IDS[..., None] + 1)": "to 10, or...the id 11, pad_id=0",
     "kt.PositionalEmbedding(11, 6)(IDS > 3)":
         (TypeError, "`ids` must be integers...Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
@@ -304,6 +311,7 @@ ERRORS = {
     "kt.MaskedTokens(IDS, 0, **MASKING)": "`batch_size` must be a positive integer",
     "kt.MaskedTokens(IDS, 2, **MASKING, rate=0)": RATE,
     "kt.MaskedTokens(IDS, 2, **MASKING, rate=1.1)": RATE,
+    "kt.MaskedTokens(IDS + 20, 2, **MASKING)": "`ids` must be ids from...the id 29",
     "masked(mask_id=0)": ORDER,
     "masked(first_id=4)": ORDER,
     "masked(vocabulary_size=5)": ORDER,
@@ -408,6 +416,32 @@ ERRORS = {
         "`min_length` must be at least 1. Received: min_length=0",
     "kt.LanguageSampler(language_model(), no_repeat_ngram_size=-1)":
         "`no_repeat_ngram_size` must be at least 0",
+    "generator().score(IDS, IDS - 10)":
+        "`target_out` must be ids from 0 to 10...Received: the id -7, pad_id=0",
+    "generator().attention(IDS, IDS + 1)": "`target_out`...the id 11, pad_id=0",
+    "generator().search(IDS, prefix=IDS - 10)": "`prefix` must be ids...the id -7",
+    # Losses and metrics.
+    **{
+        f"{function}({ids}, full(2, 5, 11, dtype=float))": f"`y_true` must {words}"
+        for function in (
+            "kt.MaskedCrossentropy(0.1)", "kt.MaskedAccuracy().update_state",
+            "kt.Perplexity().update_state",
+        )
+        for ids, words in {
+            "IDS - 103": "be ids from 0 to 10, or `pad_id`...the id -100, pad_id=0",
+            "(IDS + 1).tolist()": "be ids...Received: the id 11, pad_id=0",
+            "IDS[..., None]": "be ids of the shape (2, 5), for logits of the shape "
+                "(2, 5, 11)...y_true of the shape (2, 5, 1)",
+            "np.eye(11)[IDS]": "be ids of the shape...one-hot...(2, 5, 11)",
+            "IDS[:, :3].tolist()": "be ids of the shape (2, 5)...shape (2, 3)",
+        }.items()
+    },
+    "compiled(run_eagerly=True).fit((IDS, IDS), IDS[..., None], verbose=0)":
+        "`y_true` must be ids of the shape (2, 5), for logits...y_true of...(2, 5, 1)",
+    "compiled(run_eagerly=True).fit((IDS, IDS), IDS - 103, verbose=0)":
+        "`y_true` must be ids from 0 to 10...: the id -100, pad_id=0",
+    "kt.TokenDistillation().compute_loss(full(2, 5, 7), transformer()((IDS, IDS)))":
+        "must have one shape (B, T, V)...teacher_outputs of the shape (2, 5, 7), stu",
     # Text.
     **{
         f"tiny_run.translator().translate({texts})":
@@ -479,6 +513,8 @@ def test_ids_that_cannot_be_taken_are_named(name):
         ({"ids": IDS}, "be one tensor", "a dictionary with the keys 'ids'"),
         (RAGGED_IDS, "be a padded dense tensor", ""),
         (IDS > 3, "be integers", "dtype bool"),
+        (IDS - 10, "be ids from 0 to 10", "Received: the id -7"),
+        (IDS + 1, "be ids from 0 to 10", "Received: the id 11"),
     ):
         with pytest.raises((TypeError, ValueError)) as caught:
             model(given)

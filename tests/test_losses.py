@@ -6,7 +6,9 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.decoding.tokens import token_log_probabilities
 from keras_transformer.kernels.crossentropy import first_largest
+from keras_transformer.kernels.execution import without_known_values
 from keras_transformer.optimizers import Adam, TransformerSchedule
 from tests.models.backends import run_python
 from tests.reference import numpy_transformer as reference
@@ -89,12 +91,79 @@ def test_every_mode_agrees_with_the_closed_form(mode, dtype, label_smoothing, sc
     check_closed_form(dtype, label_smoothing, mode, scale)
 
 
+def in_step(function, mode):
+    """A function of tensors as a step of training runs it, on the backend at hand."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.jit(function)
+    if keras.backend.backend() == "torch":
+        return without_known_values()(function)
+    return in_mode(function, mode)
+
+
+def function_of_pad(pad_id, mode):
+    """Every loss, metric and score of targets and logits, in a step."""
+    plain, loss = MaskedCrossentropy(pad_id=pad_id), MaskedCrossentropy(0.1, pad_id)
+    metrics = MaskedAccuracy(pad_id), Perplexity(pad_id)
+
+    def results(targets, logits):
+        is_class = ops.logical_and(targets >= 0, targets < VOCABULARY_SIZE)
+        found = [
+            plain(targets, logits),
+            loss(targets, logits),
+            # A target without weight counts all the same.
+            loss(targets, logits, ops.cast(is_class, "float32")),
+            loss.from_states(targets, logits, np.eye(VOCABULARY_SIZE, dtype="float32"))[
+                0
+            ],
+            ops.sum(token_log_probabilities(logits, targets, pad_id)),
+        ]
+        for metric in metrics:
+            state = metric.stateless_update_state(metric.variables, targets, logits)
+            found.append(metric.stateless_result(state))
+        return ops.stack(found)
+
+    return in_step(results, mode)
+
+
+def check_what_is_no_class(mode="graph"):
+    """Not a number, in place of another class; and padding, if it is that."""
+    logits, _ = random_logits()
+
+    def run(function, targets):
+        found = function(ops.convert_to_tensor(targets, "int32"), logits)
+        return ops.convert_to_numpy(found)
+
+    function = function_of_pad(0, mode)
+    expected = run(function, TARGETS)
+    assert np.isfinite(expected).all()
+    for bad in (-100, -1, VOCABULARY_SIZE, 2 * VOCABULARY_SIZE):
+        assert np.isnan(run(function, np.where(TARGETS == 5, bad, TARGETS))).all()
+    for pad_id in (-100, VOCABULARY_SIZE):
+        padded = np.where(PADDING, pad_id, TARGETS)
+        found = run(function_of_pad(pad_id, mode), padded)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("mode", ("graph", "xla"))
+def test_a_target_that_is_no_class_is_never_taken_for_another(mode):
+    check_what_is_no_class(mode)
+
+
+def test_as_many_classes_as_a_byte_has():
+    targets, logits = np.array([[255, 3, 0]], "uint8"), np.zeros((1, 3, 256))
+    found = MaskedCrossentropy(pad_id=-100)(targets, logits)
+    assert value(found) == pytest.approx(np.log(256), rel=1e-6)
+
+
 @pytest.mark.one_case
 @pytest.mark.parametrize("backend", ("jax", "torch"))
 def test_other_backends_agree_with_the_closed_form(backend):
     calls = [f"check_closed_form({d!r}, {s})" for d in TOLERANCES for s in (0.0, 0.1)]
-    imports = "from tests.test_losses import check_closed_form"
-    run_python(backend, "-c", "\n".join([imports, *calls]))
+    imports = "from tests.test_losses import *"
+    run_python(backend, "-c", "\n".join([imports, *calls, "check_what_is_no_class()"]))
 
 
 # Of three words, the first has the probability 1/2, the others 1/4. With e = 0.3 each
@@ -209,7 +278,7 @@ BATCHES = (
     np.array([[1, 2], [6, 0], [0, 0]], "int32"),
 )
 METRICS = {
-    "accuracy": (MaskedAccuracy, reference.masked_accuracy),
+    "masked_accuracy": (MaskedAccuracy, reference.masked_accuracy),
     "perplexity": (Perplexity, reference.perplexity),
 }
 

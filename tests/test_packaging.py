@@ -261,7 +261,7 @@ model.compile(
 ids = np.random.default_rng(1).integers(4, 9, (64, 7)).astype("int32")
 ids[::3, 5:] = 0
 history = model.fit((ids, ids), ids, batch_size=16, epochs=4, verbose=0).history
-assert {"loss", "accuracy", "perplexity"} == set(history)
+assert {"loss", "masked_accuracy", "perplexity"} == set(history)
 print(float(history["loss"][0]), float(history["loss"][-1]))
 """
 

@@ -64,9 +64,9 @@ def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
     assert figure.axes[0].get_title() == "$x$"
 
 
-LOG = """epoch,accuracy,loss,val_bleu,val_loss
-1,0.25,3.5,,3.75
-2,0.5,1.5,12.5,2.25
+LOG = """epoch,loss,masked_accuracy,val_bleu,val_loss
+1,3.5,0.25,,3.75
+2,1.5,0.5,12.5,2.25
 """
 
 
@@ -93,7 +93,7 @@ def test_training_curves_come_from_the_log_of_a_run(run):
 def test_the_best_epoch_is_that_of_the_runs_monitor(run):
     config = RunConfig().with_options(monitor="bleu")
     (run / "config.json").write_text(config.to_json(), encoding="utf-8")
-    row = "3,0.5,1.5,11.5,2.0\n"
+    row = "3,1.5,0.5,11.5,2.0\n"
     (run / "log.csv").write_text(LOG + row, encoding="utf-8")
     labels = plots.training_curves(run, ["loss"]).axes[0].get_legend().get_texts()
     assert labels[2].get_text() == "best epoch: 2"

@@ -83,8 +83,8 @@ def learn(model, task, length, updates, seed, optimizer=None):
         optimizer = kt.Adam(kt.WarmupSchedule(2e-3, max(1, updates // 10)))
     # XLA would compile for longer than it trains; JAX has nothing else.
     is_jax = keras.backend.backend() == "jax"
-    how = {"metrics": [kt.MaskedAccuracy(name="accuracy")], "jit_compile": is_jax}
+    how = {"metrics": [kt.MaskedAccuracy()], "jit_compile": is_jax}
     model.compile(optimizer, kt.MaskedCrossentropy(), **how)
     model.fit(*make_rows(task, 32 * updates, length, seed), 32, verbose=0)
     test = make_rows(task, 256, length, 1000 + seed)
-    return model.evaluate(*test, 64, verbose=0, return_dict=True)["accuracy"]
+    return model.evaluate(*test, 64, verbose=0, return_dict=True)["masked_accuracy"]

@@ -31,7 +31,7 @@ def fit(model, corpus, updates, smoothing=0.1, rows=64, length=corpora.LONGEST):
     warmup, width = max(1, updates // 5), model.config.d_model
     rate = kt.TransformerSchedule(width, warmup, 3e-3 * (width * warmup) ** 0.5)
     adam = kt.Adam(rate, beta_2=0.98, epsilon=1e-9)
-    metrics = [kt.Perplexity(name="perplexity"), kt.MaskedAccuracy(name="accuracy")]
+    metrics = [kt.Perplexity(), kt.MaskedAccuracy()]
     is_jax = keras.backend.backend() == "jax"  # Elsewhere XLA would cost more time.
     loss = kt.MaskedCrossentropy(smoothing)
     model.compile(adam, loss, metrics=metrics, jit_compile=is_jax)
@@ -47,7 +47,7 @@ def forced(model, pairs, corpus, length=corpora.LONGEST):
     """Returns perplexity and accuracy of each token after the right ones before it."""
     data = corpora.arrays(pairs, corpus.numbers, length)
     found = model.evaluate(*data, 64, verbose=0, return_dict=True)
-    return found["perplexity"], found["accuracy"]
+    return found["perplexity"], found["masked_accuracy"]
 
 
 def translate(model, pairs, corpus, length=corpora.LONGEST):

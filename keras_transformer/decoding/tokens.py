@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from keras import ops
 
 from keras_transformer.kernels.decoding import pick
+from keras_transformer.kernels.ids import class_ids
 from keras_transformer.types import Tensor, TensorLike
 
 # Log-probability of an impossible token, and of an empty place.
@@ -162,13 +163,18 @@ def best_logits(logits, count):
 
 
 def token_log_probabilities(logits, target_out, pad_id=0):
-    """Returns the log-probabilities (..., T) of given tokens, 0 for padding."""
+    """Returns the log-probabilities (..., T) of given tokens, 0 for padding.
+
+    NaN for an id that is no token.
+    """
     logits = ops.cast(logits, "float32")  # (..., T, V)
-    target_out = ops.cast(target_out, "int32")
+    is_padding = ops.equal(target_out, pad_id)
+    target_out, is_token = class_ids(target_out, ops.shape(logits)[-1])
     of_target = ops.take_along_axis(logits, target_out[..., None], axis=-1)[..., 0]
     log_probabilities = of_target - ops.logsumexp(logits, axis=-1)
+    log_probabilities = ops.where(is_token, log_probabilities, math.nan)
     # No product: a log-probability of padding may be infinite.
-    return ops.where(target_out == pad_id, 0.0, log_probabilities)
+    return ops.where(is_padding, 0.0, log_probabilities)
 
 
 def score_in_parts(project, states, target_out, pad_id=0, positions=8):
@@ -283,9 +289,11 @@ def forced_tokens(prefix, position, pad_id, beam_size=1):
 def force(tokens, log_probabilities, logits, normaliser, forced):
     """Makes forced tokens the first of their rows (R, C) and the others impossible."""
     forced, is_forced = forced
+    forced, is_token = class_ids(forced, ops.shape(logits)[-1])
     # Their log-probability: logits (R, V) less their log-sum-exp (R, 1).
     its = ops.cast(pick(logits, forced), "float32") - normaliser
     is_first = ops.arange(tokens.shape[1]) == 0
-    its = ops.where(ops.logical_and(is_first, ops.isfinite(its)), its, IMPOSSIBLE)
+    is_possible = ops.logical_and(is_token, ops.isfinite(its))
+    its = ops.where(ops.logical_and(is_first, is_possible), its, IMPOSSIBLE)
     tokens = ops.where(is_forced, forced, tokens)
     return tokens, ops.where(is_forced, its, log_probabilities)

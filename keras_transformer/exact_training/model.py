@@ -52,13 +52,14 @@ class ExactTraining(BuildsFromSpec):
         trains_without_logits: Whether the logits are `model(x, return_states=True)`
             times the transpose of `model.output_rows()` (V, D), plus `output_bias` (V,)
             if it is not `None`. Training then never holds all logits, if the loss is
-            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. Set
-            to False in a subclass with other logits, loss or metrics.
+            `MaskedCrossentropy` and every metric `MaskedAccuracy` or `Perplexity`. A
+            subclass that overrides `call`, `logits`, `output_rows`, `compute_loss` or
+            `compute_metrics` trains with the logits, unless it says True again.
     """
 
     target_pad_id = output_bias = _update = None
     trains_without_logits = False
-    _needs_logits = True  # of the loss and the metrics
+    _needs_logits = True  # set by `compile`
     train_step, test_step = _STEPS.train_step, _STEPS.test_step
 
     def compile(self, *args, gradient_accumulation_steps=1, nonfinite="stop", **kwargs):
@@ -166,9 +167,10 @@ class ExactTraining(BuildsFromSpec):
         if held:
             raise FloatingPointError(
                 "The loss or gradient of a batch is not finite; the weights are those "
-                f"before it (updates so far: {self.updates}). Lower the learning rate, "
-                "lengthen its warm-up, give the optimizer a `global_clipnorm`, or skip "
-                "such batches with `nonfinite`='skip'."
+                f"before it (updates so far: {self.updates}). Convert target ids that "
+                "are no class, such as -100, to the loss's `pad_id`, lower the "
+                "learning rate, lengthen its warm-up, give the optimizer a "
+                "`global_clipnorm`, or skip such batches with `nonfinite`='skip'."
             )
         return history
 

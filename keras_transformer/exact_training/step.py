@@ -16,10 +16,13 @@ from keras_transformer.kernels.keras_private import (
     layout_of,
     loss_tracker,
     loss_weights,
+    overrides,
 )
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 
+# What training without logits computes in its own way, or hands no logits to.
+_METHODS = ("call", "logits", "output_rows", "compute_loss", "compute_metrics")
 # Parts that a batch is split into, one per processor core.
 _num_parts = 1
 
@@ -94,9 +97,7 @@ def evaluate(model, data, training):
 
 def loss_and_scores(model, x, y, sample_weight, training):
     """Returns this replica's mean loss, and the output or `TokenScores` for metrics."""
-    rows = None
-    if model.trains_without_logits and not model._needs_logits:
-        rows = model.output_rows()
+    rows = None if model._needs_logits else model.output_rows()
     if rows is None:
         y_pred = model(x, training=training)
         loss = model.compute_loss(x, y, y_pred, sample_weight, training=training)
@@ -127,7 +128,12 @@ def loss_and_scores(model, x, y, sample_weight, training):
 
 
 def needs_logits(model):
-    """Whether a model's loss or a metric needs the logits."""
+    """Whether a model, its loss or a metric needs the logits."""
+    kinds = type(model).__mro__
+    owner = next(kind for kind in kinds if "trains_without_logits" in vars(kind))
+    # A class speaks for its own methods, not for what a later class overrides.
+    if not model.trains_without_logits or overrides(model, owner, _METHODS):
+        return True
     loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
     if type(loss) is not MaskedCrossentropy or loss_weights(model) != [None]:
         return True

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.exact_training.step import Verdict, evaluate, inner_optimizer
-from keras_transformer.kernels.keras_private import clipped_by
+from keras_transformer.kernels.keras_private import clipped_by, overrides
 
 
 def train_step(model, data):
@@ -31,8 +31,16 @@ def train_step(model, data):
     norm = tf.linalg.global_norm(wide)
     verdict = update.judge(*_sum(context, (loss, norm)), total)
     context.merge_call(_update, args=(model, verdict, gradients, targets))
+
+    def logs_so_far():
+        if not overrides(model, keras.Model, ("compute_metrics",)):
+            return model.get_metrics_result()
+        with keras.StatelessScope():
+            own = update_metrics()  # Its logs may have more names.
+        return own | model.get_metrics_result()
+
     # One NaN would make the mean of the whole epoch NaN.
-    logs = tf.cond(verdict.counts, update_metrics, model.get_metrics_result)
+    logs = tf.cond(verdict.counts, update_metrics, logs_so_far)
     return _over_replicas(model, context, logs)
 
 
@@ -108,7 +116,7 @@ def _over_replicas(model, context, logs):
     variables = model.metrics_variables
     totals = _sum(context, [variable.value for variable in variables])
     with keras.StatelessScope(state_mapping=zip(variables, totals, strict=True)):
-        logs = model.get_metrics_result()
+        logs = logs | model.get_metrics_result()
     if isinstance(context.strategy, tf.distribute.MultiWorkerMirroredStrategy):
         # It averages the first axis: github.com/keras-team/keras/issues/20585
         logs = {name: ops.reshape(value, (1,)) for name, value in logs.items()}

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+
 from keras_transformer.exact_training.step import evaluate, global_norm
+from keras_transformer.kernels.execution import without_known_values
 
 
+def _unread(step):
+    """Makes a step one that reads no target ids, as where it is compiled."""
+
+    @functools.wraps(step)
+    def without_waiting(model, data):
+        import torch
+
+        if torch.compiler.is_compiling():
+            return step(model, data)
+        with without_known_values():
+            return step(model, data)
+
+    return without_waiting
+
+
+@_unread
 def train_step(model, data):
     """Trains on a batch and returns the logs."""
     import torch
@@ -35,6 +54,7 @@ def train_step(model, data):
         return update_metrics() if counts else model.get_metrics_result()
 
 
+@_unread
 def test_step(model, data):
     """Evaluates a batch and returns the logs."""
     return evaluate(model, data, training=False)[-1]()

@@ -22,6 +22,7 @@ from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.generation.shortlist import Shortlist
 from keras_transformer.kernels.execution import keeps_shapes
+from keras_transformer.kernels.ids import check_ids
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.types import Nest, Tensor, TensorLike
@@ -119,7 +120,9 @@ class Generator(_Decoding):
             prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
             n_best: Targets per source.
         """
-        config, model = self.config, self.model
+        config, model, sizes = self.config, self.model, self.model.config
+        if prefix is not None:
+            check_ids("prefix", prefix, sizes.target_vocabulary_size, sizes.pad_id)
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         keeps_shapes = self._keeps_shapes()
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
@@ -183,9 +186,10 @@ class Generator(_Decoding):
         return ops.cast(attention, "float32") * is_token
 
     def _target_in(self, target_out):
+        sizes = self.model.config
+        check_ids("target_out", target_out, sizes.target_vocabulary_size, sizes.pad_id)
         target_in = ops.cast(target_out, "int32")[:, :-1]
-        start_id = self.model.config.start_id
-        return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
+        return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=sizes.start_id)
 
     def _keeps_shapes(self):
         """Whether shapes must depend only on those of the inputs."""

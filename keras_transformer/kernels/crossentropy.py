@@ -11,12 +11,14 @@ Letters: R tokens, C of them in a chunk, D width of a state, V classes.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_transformer.kernels.execution import has_gpu, in_tensorflow_graph, scan
+from keras_transformer.kernels.ids import class_ids
 
 # Measured on CPUs: smaller products are slow, larger ones do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -29,16 +31,17 @@ def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
 
     logsumexp(z) - (1 - e) z_y - e mean(z) of logits z (..., V): the true class has the
     probability 1 - e + e / V, every other class e / V (Szegedy et al., 2016, section 7,
-    https://arxiv.org/abs/1512.00567).
+    https://arxiv.org/abs/1512.00567). NaN where a target is no class.
     """
     # fairseq and OpenNMT-tf spread e over the other V - 1 classes.
-    targets, logits = ops.cast(targets, "int32"), ops.cast(logits, "float32")
+    logits = ops.cast(logits, "float32")
+    targets, is_class = class_ids(targets, ops.shape(logits)[-1])
     log_sum = ops.logsumexp(logits, axis=-1)
     true_logit = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     expected = (1.0 - label_smoothing) * true_logit
     if label_smoothing:
         expected = expected + label_smoothing * ops.mean(logits, axis=-1)
-    return log_sum - expected
+    return ops.where(is_class, log_sum - expected, math.nan)
 
 
 def first_largest(logits):
@@ -58,7 +61,7 @@ def first_largest(logits):
 class TokenScores:
     """Scores of tokens that metrics take in place of `y_pred`."""
 
-    # Float32 tensors (B, T), with any number at padding.
+    # Float32 tensors (B, T), NaN where a target is no class; any number at padding.
     crossentropy: Any  #: -log p(target) in nats, without label smoothing
     correct: Any  #: 1 where the target has the largest logit, else 0
 
@@ -69,12 +72,14 @@ def fused_crossentropy(
     """Returns the sum of weights * smoothed_crossentropy(states @ matrix.T + bias).
 
     Also returns the unsmoothed cross-entropy (R,) of each token, and (R,), 1 where it
-    has the largest logit. Products are in the type of the states, all else in float32.
+    has the largest logit; NaN where a target is no class. Products are in the type of
+    the states, all else in float32.
     """
     # States (R, D), matrix (V, D), targets and weights (R,), bias (V,).
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     learned = tuple(map(ops.convert_to_tensor, learned))
-    targets, weights = ops.cast(targets, "int32"), ops.cast(weights, "float32")
+    targets, is_class = class_ids(targets, matrix.shape[0])
+    weights = ops.cast(weights, "float32")
     # In float16 a gradient times a weight of 1 / thousands would underflow.
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
     unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else 1.0
@@ -82,6 +87,7 @@ def fused_crossentropy(
         tuple(map(ops.stop_gradient, learned)), targets,
         weights / unit if is_narrow else weights, label_smoothing, gradient,
     )  # fmt: skip
+    scores = ops.where(is_class[:, None], scores, math.nan)
     losses, crossentropies, correct = ops.unstack(scores, 3, axis=1)
     # Infinity times a weight of zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))

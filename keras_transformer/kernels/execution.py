@@ -1,4 +1,4 @@
-"""How the backend runs operations, the number of replicas, and loops.
+"""How the backend runs operations, known values, the number of replicas, and loops.
 
 Which code is fastest depends on it: XLA fuses element-wise operations, a TensorFlow
 graph makes a pass over memory for each, and LiteRT lacks some operations of graphs.
@@ -11,11 +11,20 @@ import contextvars
 from collections.abc import Iterator
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_transformer.kernels.keras_private import is_in_xla_graph
+from keras_transformer.kernels.keras_private import is_in_xla_graph, learns_shapes
+from keras_transformer.types import TensorLike
+
+if keras.config.backend() not in ("tensorflow", "jax", "torch"):
+    raise ValueError(
+        "The backend of Keras must be tensorflow, jax or torch: set KERAS_BACKEND. "
+        f"Received: KERAS_BACKEND={keras.config.backend()}"
+    )
 
 _FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
+_READS_VALUES = contextvars.ContextVar("reads_values", default=True)
 
 
 @contextlib.contextmanager
@@ -55,6 +64,43 @@ def known_as(tensor, shape):
     import tensorflow as tf
 
     return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
+
+
+@contextlib.contextmanager
+def without_known_values() -> Iterator[None]:
+    """Makes a block or function one in which `known_values` reads no tensor."""
+    token = _READS_VALUES.set(False)
+    try:
+        yield
+    finally:
+        _READS_VALUES.reset(token)
+
+
+def known_values(tensor: TensorLike) -> np.ndarray | None:
+    """Returns the values of a tensor, or `None` while a graph is being traced."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        if torch.compiler.is_compiling():
+            return None
+    is_symbolic = isinstance(tensor, keras.KerasTensor)
+    if is_symbolic or not _READS_VALUES.get() or learns_shapes():
+        return None
+    if isinstance(tensor, (np.ndarray, list, tuple)):
+        return np.asarray(tensor)
+    tensor = ops.convert_to_tensor(tensor)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        is_known = not tf.is_symbolic_tensor(tensor)
+    elif backend == "jax":
+        import jax
+
+        is_known = not isinstance(tensor, jax.core.Tracer)
+    else:
+        is_known = tensor.device.type != "meta"
+    return ops.convert_to_numpy(tensor) if is_known else None
 
 
 def has_gpu() -> bool:

@@ -42,9 +42,16 @@ def has_own_attention(layer) -> bool:
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     base = next(kind for kind in kinds if isinstance(layer, kind))
     names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
-    return any(
-        getattr(type(layer), n, None) is not getattr(base, n, None) for n in names
-    )
+    return overrides(layer, base, names)
+
+
+def overrides(layer, base, names) -> bool:
+    """Whether a layer or model has other methods than `base`, one of its classes."""
+    for name in names:
+        method = getattr(layer, name, None)
+        if getattr(method, "__func__", method) is not getattr(base, name, None):
+            return True
+    return False
 
 
 def is_in_xla_graph() -> bool:

@@ -31,19 +31,23 @@ WEIGHT_DEFAULTS = {
 }
 
 
+def is_plain(dense):
+    """Whether a layer's call is no more than a product and a sum in floats."""
+    return (
+        type(dense) is keras.layers.Dense
+        and dense.activation is keras.activations.linear
+        and dense.activity_regularizer is None
+        and dense.quantization_mode is None
+    )
+
+
 def joined(denses, scale=1.0):
     """Returns kernels and biases side by side; `()` if a layer is special."""
     # The first kernel and bias are multiplied by `scale`.
     dtype = denses[0].compute_dtype
     kernels, has_bias = [], False
     for dense in denses:
-        is_plain = (
-            type(dense) is keras.layers.Dense
-            and dense.activation is keras.activations.linear
-            and dense.activity_regularizer is None
-            and dense.quantization_mode is None
-        )
-        if not is_plain:  # Such as a quantised one: its own call is needed.
+        if not is_plain(dense):  # Such as a quantised one: its own call is needed.
             return ()
         kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
         has_bias = has_bias or dense.bias is not None

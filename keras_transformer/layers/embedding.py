@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.adaptation import KeepsQuantisation
 from keras_transformer.layers.arguments import check_rate, check_size, integer_ids
 from keras_transformer.layers.basic import Dropout
@@ -191,8 +192,9 @@ class PositionalEmbedding(PositionalEncoding):
         Float tensor (B, T, D), or with `reverse` logits (B, T, V).
     Raises:
         TypeError: If `ids` are not integers.
-        ValueError: If an argument is out of range, `ids` has other axes or the learned
-            table is too short.
+        ValueError: If an argument is out of range, `ids` has other axes, an id is not
+            of the vocabulary (seen outside compiled steps only) or the learned table is
+            too short.
 
     Example:
         >>> PositionalEmbedding(11, 6)(np.array([[3, 4, 5]])).shape  # (1, 3, 6)
@@ -256,6 +258,7 @@ class PositionalEmbedding(PositionalEncoding):
     def token_vectors(self, ids: TensorLike) -> Tensor:
         """Returns the scaled vectors of ids (B, T); override to embed otherwise."""
         ids = integer_ids("ids", ids, "B", "T")
+        check_ids("ids", ids, self.vocabulary_size, self.pad_id)
         return self.token_embedding(ids) * math.sqrt(self.d_model)
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:

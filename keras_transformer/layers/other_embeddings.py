@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.arguments import check_size, integer_ids
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
@@ -56,6 +57,7 @@ class FeatureEmbedding(PositionalEmbedding):
     def token_vectors(self, ids: TensorLike) -> Tensor:
         """Returns scaled sums of the vectors of ids (B, T, F)."""
         ids = integer_ids("ids", ids, "B", "T", "F")
+        check_ids("ids", ids, self.vocabulary_size, self.pad_id)
         is_feature = ops.cast(ops.not_equal(ids, self.pad_id), self.compute_dtype)
         is_feature = ops.expand_dims(is_feature, -1)  # LiteRT lacks [..., None] here.
         total = ops.sum(self.token_embedding(ids) * is_feature, axis=2)  # (B, T, D)

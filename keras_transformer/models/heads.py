@@ -240,7 +240,6 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         >>> model.fit(MaskedTokens(ids, 2, mask_id=4, first_id=5, vocabulary_size=11))
     """
 
-    # Set to False in a subclass with other `logits`.
     trains_without_logits = True
 
     def __init__(self, encoder: Encoder, **kwargs: Unpack[BasicOptions]) -> None:

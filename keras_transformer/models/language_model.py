@@ -42,6 +42,7 @@ class LanguageModel(TokenModel):
 
     config_class = LanguageModelConfig
     config: LanguageModelConfig
+    trains_without_logits = True
 
     def __init__(
         self, config: LanguageModelConfig, **kwargs: Unpack[BasicOptions]

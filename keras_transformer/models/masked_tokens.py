@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.arguments import check_size
 
 # Shares of the chosen tokens.
@@ -46,8 +47,9 @@ class MaskedTokens(keras.utils.PyDataset):
         seed: Seed of the order and the masks.
         **kwargs: See `keras.utils.PyDataset`.
     Raises:
-        ValueError: If `rate` is outside (0, 1], `batch_size` is not positive or the ids
-            are not 0 < `mask_id` < `first_id` < `vocabulary_size`.
+        ValueError: If `rate` is outside (0, 1], `batch_size` is not positive, the ids
+            are not 0 < `mask_id` < `first_id` < `vocabulary_size`, or one of `ids` is
+            not below that.
 
     Example:
         >>> batches = MaskedTokens(ids, 32, mask_id=4, first_id=5, vocabulary_size=99)
@@ -69,6 +71,7 @@ class MaskedTokens(keras.utils.PyDataset):
                 f"vocabulary_size={vocabulary_size}"
             )
         self.ids = np.asarray(ids)
+        check_ids("ids", self.ids, vocabulary_size)
         self.batch_size = batch_size
         self.masking = (mask_id, first_id, vocabulary_size, rate)
         self.seed = seed

@@ -23,9 +23,15 @@ from keras_transformer.kernels.decoding import (
     prepare_mask,
     resize_cache,
 )
-from keras_transformer.kernels.keras_private import layers_within
+from keras_transformer.kernels.keras_private import layers_within, overrides
 from keras_transformer.layers.adaptation import KeepsQuantisation, policy_of
-from keras_transformer.layers.basic import LayerNormalization, affine, joined, project
+from keras_transformer.layers.basic import (
+    LayerNormalization,
+    affine,
+    is_plain,
+    joined,
+    project,
+)
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.types import Nest, Tensor, TensorLike
 
@@ -81,10 +87,15 @@ class ExportableModel(keras.Model):
 
 
 def rows_of(embedding):
-    """Returns the table of a `PositionalEmbedding` (V, D); `None` if quantised."""
+    """Returns the table (V, D) if logits are states times it, else `None`."""
     table = embedding.token_embedding
-    is_whole = table.quantization_mode is None
-    return ops.convert_to_tensor(table.embeddings) if is_whole else None
+    is_matrix = (
+        type(table) is keras.layers.ReversibleEmbedding
+        and table.tie_weights
+        and table.logit_soft_cap is None
+        and table.quantization_mode is None
+    )
+    return ops.convert_to_tensor(table.embeddings) if is_matrix else None
 
 
 class TokenModel(Configured, ExactTraining, ExportableModel):
@@ -92,9 +103,6 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     A subclass calls `make_output` and keeps its causal layers in `decoder_layers`.
     """
-
-    # For `ExactTraining`; set to False in a subclass with other `logits`.
-    trains_without_logits = True
 
     @property
     def target_pad_id(self) -> int:
@@ -144,17 +152,26 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         return logits + ops.cast(self.output_bias, logits.dtype)
 
     def output_rows(self) -> Tensor | None:
-        """Returns the output matrix (V, D), or `None` if it is quantised."""
+        """Returns the output matrix (V, D); `None` if it is quantised or does more."""
         if self.tied_embedding is not None:
             return rows_of(self.tied_embedding)
         dense = self.output_dense
-        return None if dense.quantization_mode else ops.transpose(dense.kernel)
+        is_matrix = is_plain(dense) and dense.bias is None
+        return ops.transpose(dense.kernel) if is_matrix else None
+
+    def _rows_of_step(self):
+        """Returns `output_rows()`, or `None` if a step must call `logits`."""
+        is_own = overrides(self, TokenModel, ("logits", "output_rows"))
+        return None if is_own else self.output_rows()
 
     def narrowed(self, weights: Nest, ids: TensorLike) -> Nest:
         """Returns `decoding_weights` with which a step scores some tokens (K,) only."""
-        rows = self.output_rows()
+        rows = self._rows_of_step()
         if rows is None:
-            raise ValueError("A shortlist needs an output matrix in floats.")
+            raise ValueError(
+                "A shortlist needs an output matrix in floats and the `logits` of a "
+                f"`Transformer`. Received: the model {self.name!r}"
+            )
         rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
         output = (ops.transpose(rows)[None],)  # A batch: LiteRT is 1.2 times faster.
         if self.output_bias is not None:
@@ -163,14 +180,13 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""
-        if self.tied_embedding is None:
+        rows = self._rows_of_step()
+        if rows is None:
+            output = ()
+        elif self.tied_embedding is None:
             output = joined([self.output_dense])
         else:
-            rows = self.output_rows()
-            if rows is None:  # Quantised: `decode_step` calls `logits`.
-                output = ()
-            else:
-                output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
+            output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
         if output and self.output_bias is not None:
             output += (ops.cast(self.output_bias, self.compute_dtype),)
         layers = tuple(layer.step_weights() for layer in self.decoder_layers)
@@ -233,9 +249,9 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             caches.append(cache)
         new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
         x = ops.reshape(x if norm is None else norm(x), (-1, width))
-        # Without prepared weights the output matrix is quantised.
-        output = weights["output"]
-        return affine(x, *output) if output else self.logits(x), state | new
+        if output := weights["output"]:
+            return affine(x, *output), state | new
+        return self.logits(x[:, None])[:, 0], state | new
 
     def with_dtype(self, dtype: str) -> Self:
         """Returns this model if its type is `dtype`, else a copy of that type.

@@ -29,6 +29,7 @@ class Seq2Seq(TokenModel):
 
     config_class = TransformerConfig
     config: TransformerConfig
+    trains_without_logits = True
 
     def __init__(
         self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]

@@ -247,6 +247,20 @@ def test_the_search_stops_when_nothing_better_can_come(beam_size):
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("bad", [-100, -1, 7, 107])
+def test_a_prefix_that_is_no_token_leaves_an_empty_hypothesis(bad):
+    table = random_logits(7, sentences=2, vocabulary=7)
+    prefixes = np.array([[6, bad, 6], [4, 4, 4]]), np.array([[6, 5, 6], [4, 4, 4]])
+    result, expected = (
+        search(table, [5, 5], beam_size=3, constraints=Constraints(prefix=prefix))
+        for prefix in prefixes
+    )
+    assert result[0][0].tolist() == [[PAD] * 5]
+    assert result[2][0] == -np.inf
+    for ours, theirs in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(ours[1], theirs[1])
+
+
 @pytest.mark.parametrize("prefix", [None, [[6, 5, 6], [4, 4, 4]]], ids=str)
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_nan_logits_leave_an_empty_hypothesis_and_spare_others(beam_size, prefix):

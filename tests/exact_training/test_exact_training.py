@@ -10,12 +10,15 @@ from keras_transformer.exact_training import ExactModel
 from keras_transformer.exact_training import model as exact
 from keras_transformer.exact_training.step import loss_and_scores
 from keras_transformer.kernels.crossentropy import TokenScores
+from tests.models.backends import run_python
 
 SIZE = 41
+NO_DROPOUT = {
+    "dropout_rate": 0.0, "attention_dropout_rate": 0.0, "activation_dropout_rate": 0.0,
+}  # fmt: skip
 CONFIG = kt.TransformerConfig(
     source_vocabulary_size=SIZE, target_vocabulary_size=SIZE, num_encoder_layers=1,
-    num_decoder_layers=1, d_model=12, d_ff=20, num_heads=3, dropout_rate=0.0,
-    attention_dropout_rate=0.0, activation_dropout_rate=0.0,
+    num_decoder_layers=1, d_model=12, d_ff=20, num_heads=3, **NO_DROPOUT,
 )  # fmt: skip
 WIDTHS = (5, 7)  # The widest source and target.
 RATE = 32.0  # So large that the rounding of the weights does not hide the gradient.
@@ -70,10 +73,10 @@ def make_model(
     """A model whose weights are the same every time, compiled."""
     keras.utils.set_random_seed(8)
     model = kind(CONFIG, dtype=dtype)
+    options.setdefault("metrics", [kt.MaskedAccuracy(), kt.Perplexity()])
     model.compile(
         optimizer or keras.optimizers.SGD(RATE, global_clipnorm=clipnorm),
         kt.MaskedCrossentropy(0.1) if loss is None else loss,
-        metrics=[kt.MaskedAccuracy(), kt.Perplexity()],
         **options,
     )
     return model
@@ -112,6 +115,10 @@ def assert_same(changes, expected, tolerance=5e-6):
     assert largest > 1e-4
     for change, wanted in zip(changes, expected, strict=True):
         np.testing.assert_allclose(change, wanted, rtol=0, atol=tolerance * largest)
+
+
+def value_of(scalar):
+    return float(ops.convert_to_numpy(scalar))
 
 
 def state_of(model):
@@ -402,10 +409,71 @@ def test_a_functional_model_trains_exactly_and_is_saved(tmp_path):
 class WithLogits(kt.Transformer):
     """Makes its logits in a method of its own."""
 
-    trains_without_logits = False
-
     def logits(self, states):
         return super().logits(states)
+
+
+class Colder:
+    """Mixin of logits that are three times as large."""
+
+    def logits(self, states):
+        return 3.0 * super().logits(states)
+
+
+class ColderTransformer(Colder, kt.Transformer):
+    pass
+
+
+class ColderTokens(Colder, kt.MaskedLanguageModel):
+    pass
+
+
+class ColderCall(kt.LanguageModel):
+    """Cannot return its states."""
+
+    def call(self, ids, training=None):
+        return 3.0 * super().call(ids, training=training)
+
+
+class ColderRows(kt.Transformer):
+    """Has the same logits, and other rows."""
+
+    def output_rows(self):
+        return 3.0 * super().output_rows()
+
+
+class SoftCapped(kt.Transformer):
+    """Has a table with logits of its own."""
+
+    def make_embedding(self, name, vocabulary_size):
+        embedding = super().make_embedding(name, vocabulary_size)
+        embedding.token_embedding.logit_soft_cap = 0.1
+        return embedding
+
+
+class DenseWithBias(kt.Transformer):
+    """Has an output layer that does more than a product."""
+
+    def make_output(self, embedding, vocabulary_size, use_bias):
+        super().make_output(None, vocabulary_size, use_bias)
+        self.output_dense = keras.layers.Dense(vocabulary_size, bias_initializer="ones")
+        self.output_dense.build((None, None, self.config.d_model))
+        self.output_dense.bias.assign(np.arange(vocabulary_size))
+
+
+class Doubled(kt.Transformer):
+    """Has a loss of its own."""
+
+    def compute_loss(self, *args, **kwargs):
+        return 2.0 * super().compute_loss(*args, **kwargs)
+
+
+class SeesLogits(kt.Transformer):
+    """Looks at the logits for its logs."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        logs = super().compute_metrics(x, y, y_pred, sample_weight)
+        return logs | {"largest": ops.max(y_pred)}
 
 
 class AnyPadding(kt.Transformer):
@@ -460,8 +528,60 @@ def test_it_trains_and_evaluates_as_with_the_logits(tied, monkeypatch):
 
 
 def test_no_logits_where_the_loss_and_the_metrics_need_none():
-    assert isinstance(y_pred_of(without_logits()), TokenScores)
-    assert isinstance(y_pred_of(without_logits(metrics=None)), TokenScores)
+    class States(kt.Transformer):
+        def encode(self, source, training=None):
+            return super().encode(source, training)
+
+    class SaysItAgain(WithLogits):
+        trains_without_logits = True
+
+    for options in ({}, {"metrics": None}, {"kind": States}, {"kind": SaysItAgain}):
+        assert isinstance(y_pred_of(without_logits(**options)), TokenScores)
+
+
+class All(Colder, Doubled, SeesLogits):
+    pass
+
+
+def hidden_tokens(config, dtype):
+    sizes = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3}
+    return ColderTokens(kt.Encoder(kt.EncoderConfig(**sizes | NO_DROPOUT), SIZE))
+
+
+def language_model(config, dtype):
+    sizes = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3}
+    sizes |= {"vocabulary_size": SIZE} | NO_DROPOUT
+    return ColderCall(kt.LanguageModelConfig(**sizes))
+
+
+@pytest.mark.parametrize(
+    "kind, factor, eager",
+    [
+        (ColderTransformer, 1, True),
+        (ColderRows, 1, True),
+        (SoftCapped, 1, True),
+        (DenseWithBias, 1, True),
+        (hidden_tokens, 1, True),
+        (language_model, 1, True),
+        (All, 2, False),
+    ],
+)
+def test_what_a_subclass_overrides_is_trained_and_evaluated(kind, factor, eager):
+    inputs, targets, _ = make_batches()[0]
+    loss, metrics = kt.MaskedCrossentropy(0.1), [kt.Perplexity()]
+    optimizer = keras.optimizers.SGD(0.1)
+    model = make_model(optimizer, loss, kind, metrics=metrics, run_eagerly=eager)
+    inputs = inputs if isinstance(model, kt.Transformer) else inputs[1]
+    logits = model(inputs)
+    expected = factor * value_of(loss(targets, logits))
+    perplexity = np.exp(value_of(kt.MaskedCrossentropy()(targets, logits)))
+    for verb in (model.test_on_batch, model.train_on_batch):
+        logs = verb(inputs, targets, return_dict=True)
+        np.testing.assert_allclose(logs["loss"], expected, rtol=1e-5)
+        np.testing.assert_allclose(logs["perplexity"], perplexity, rtol=1e-4)
+        assert ("largest" in logs) == issubclass(type(model), SeesLogits)
+    # It is minimised, too.
+    assert model.test_on_batch(inputs, targets)[0] < expected
 
 
 @pytest.mark.parametrize(
@@ -509,7 +629,30 @@ def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
-# Padding.
+# Padding, and other ids that are no class.
+
+
+@pytest.mark.parametrize("kind", (kt.Transformer, WithLogits))
+def test_targets_that_are_no_class_are_never_learned(kind, bad=-100):
+    (inputs, targets, weights), *_ = make_batches()
+    targets[0, 1] = bad
+    # Where nothing is compiled, on JAX, the id is named instead.
+    model = make_model(kind=kind, jit_compile=keras.backend.backend() == "jax")
+    before = model.get_weights()
+    assert np.isnan(model.evaluate(inputs, targets, verbose=0)).all()
+    with pytest.raises(FloatingPointError, match="that are no class, such as -100, to"):
+        fit(model, [(inputs, targets, weights)])
+    for value, expected in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ("jax", "torch"))
+def test_these_tests_pass_on_other_backends(backend):
+    run_python(
+        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
+        "subclass or no_class", "tests/exact_training/test_exact_training.py",
+    )  # fmt: skip
 
 
 def test_a_model_and_its_losses_and_metrics_must_mean_the_same_padding():

@@ -12,6 +12,7 @@ from tests.models.cases import (
     IDS,
     IDS_IN,
     IDS_OUT,
+    LANGUAGE_SIZES,
     NO_DROPOUT,
     SIZES,
     SOURCE,
@@ -190,6 +191,32 @@ def test_steps_of_unlike_layers_equal_a_call(kinds, dtype):
     )
     model = randomise(model_class(config, dtype=dtype), np.random.default_rng(3))
     assert_cached_equals_uncached(model, length=12, tolerance=5e-2 if dtype else 1e-5)
+
+
+class Capped:
+    """A mixin of logits that are no product, from states (B, T, D)."""
+
+    def logits(self, states):
+        _, _, width = states.shape
+        return width * ops.tanh(super().logits(states) / width)
+
+
+class CappedTransformer(Capped, kt.Transformer):
+    pass
+
+
+class CappedLanguageModel(Capped, kt.LanguageModel):
+    pass
+
+
+def test_steps_score_with_the_logits_of_a_subclass(rng):
+    layers = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    transformer = CappedTransformer(kt.TransformerConfig(**SIZES | layers))
+    config = kt.LanguageModelConfig(**LANGUAGE_SIZES | {"num_layers": 1})
+    for model in (transformer, CappedLanguageModel(config)):
+        assert_cached_equals_uncached(randomise(model, rng))
+    with pytest.raises(ValueError, match="and the `logits` of a `Transformer`"):
+        transformer.narrowed(transformer.decoding_weights(), [0, 1, 2, 3])
 
 
 # Weights of another type than float32.

@@ -58,13 +58,14 @@ def test_a_run_leaves_everything_in_its_directory(run_directory):
 
 def test_the_log_has_a_row_an_interval_with_every_figure(log):
     assert list(log[0]) == [
-        "epoch", "accuracy", "learning_rate", "loss", "perplexity", "step",
-        "tokens_per_second", "updates", "val_accuracy", "val_loss", "val_perplexity",
+        "epoch", "learning_rate", "loss", "masked_accuracy", "perplexity", "step",
+        "tokens_per_second", "updates", "val_loss", "val_masked_accuracy",
+        "val_perplexity",
     ]  # fmt: skip
     assert [row["epoch"] for row in log] == ["1", "2", "3"]
     assert [row["updates"] for row in log] == ["4", "8", "12"]
     for row in log:
-        assert 0 <= float(row["accuracy"]) <= 1
+        assert 0 <= float(row["masked_accuracy"]) <= 1
         assert float(row["tokens_per_second"]) > 0
         assert float(row["val_perplexity"]) > 1
     for name in ("loss", "val_loss"):
