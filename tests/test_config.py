@@ -262,6 +262,7 @@ def test_a_preset_sets_what_its_row_says_and_nothing_else(name):
     del row["most_pairs"]
     assert RunConfig.preset(name) == RunConfig().with_options(**sizes | row)
     assert RunConfig.preset(name, epochs=3, top_k=4).training.epochs == 3
+    assert f'"{name}"' in RunConfig.preset.__doc__
 
 
 def test_the_number_of_pairs_chooses_a_preset():

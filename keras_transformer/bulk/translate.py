@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, naming, sync_directory, take_lock
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
@@ -158,8 +159,7 @@ def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
     Raises:
         ValueError: If `window` is less than 1.
     """
-    if window < 1:
-        raise ValueError(f"`window` must be at least 1. Received: window={window}")
+    check_number("window", window, int, minimum=1)
     texts = iter(texts)
     return iter(lambda: list(itertools.islice(texts, window)), [])
 

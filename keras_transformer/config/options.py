@@ -179,21 +179,28 @@ def check_number(
 
     A tensor, whose value a graph does not know, is not checked. `rule` are other words.
     """
-    if (optional and value is None) or (or_tensor and hasattr(value, "shape")):
-        return
-    within = " and ".join(f"{_BOUNDS[key][1]} {bounds[key]}" for key in bounds)
     accepted = numbers.Integral if kind is int else numbers.Real
-    if isinstance(value, bool) or not isinstance(value, accepted):
-        noun = "an integer" if kind is int else "a number"
-        noun = f"None or {noun}" if optional else noun
-        broken = f"{noun}, {within}" if within else noun
-    elif not all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items()):
-        broken = within
-    elif math.isnan(value) or (finite and math.isinf(value)):
-        broken = "finite"
-    else:
+    # The order suits PyTorch's compiler, for which a size is an int without attributes.
+    if isinstance(value, accepted) and not isinstance(value, bool):
+        is_within = all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items())
+        if is_within and (kind is int or _is_meant(value, finite)):
+            return
+        expected = _in_words(bounds) if not is_within else "finite"
+    elif (optional and value is None) or (or_tensor and hasattr(value, "shape")):
         return
-    raise ValueError(f"`{name}` must be {rule or broken}. Received: {name}={value!r}")
+    else:
+        expected = "an integer" if kind is int else "a number"
+        expected = f"None or {expected}" if optional else expected
+        expected += f", {_in_words(bounds)}" if bounds else ""
+    raise ValueError(f"`{name}` must be {rule or expected}. Received: {name}={value!r}")
+
+
+def _is_meant(number, finite):
+    return math.isfinite(number) or (not finite and not math.isnan(number))
+
+
+def _in_words(bounds):
+    return " and ".join(f"{_BOUNDS[key][1]} {bound}" for key, bound in bounds.items())
 
 
 def _check_type(name, value, hint):

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.layers.arguments import check_size
 
@@ -37,6 +38,7 @@ def enable_lora(
         ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b']
     """
     check_size("rank", rank)
+    check_number("lora_alpha", lora_alpha, optional=True)
     kinds = keras.layers.Dense, keras.layers.EinsumDense
     layers = [layer for layer in layers_within(model) if isinstance(layer, kinds)]
     if not layers:

@@ -17,6 +17,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,6 +86,7 @@ class TextTranslator:
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
         finds none, the only translation is empty with score -inf.
         """
+        _check_integer("n_best", n_best)
         if not 1 <= n_best <= self.most:
             raise ValueError(
                 f"`n_best` must be from 1 to {self.most}, the beam size or the "
@@ -109,15 +111,17 @@ class TextTranslator:
     ) -> list[Translation]:
         """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
-        The temperature divides the logits; 0 is greedy. Scores do not depend on it.
-        Text i uses the seed `seed` + i in any batch. LiteRT draws other translations
-        than TensorFlow, and needs a seed of at least 0.
+        The temperature divides the logits, from 0 (greedy) to infinity (uniform), but
+        not the scores. Text i uses the seed `seed` + i in any batch. LiteRT draws
+        other translations than TensorFlow, and needs a seed of at least 0.
         """
-        if not 0 <= temperature < math.inf:
+        is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+        if not is_number or not temperature >= 0:  # such as NaN
             raise ValueError(
-                "`temperature` must be finite and at least 0. Received: "
-                f"temperature={temperature}"
+                "`temperature` must be a number, at least 0. Received: "
+                f"temperature={temperature!r}"
             )
+        _check_integer("seed", seed)
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
         rows = self._rows("sample", texts, numbers=numbers)
         return [Translation(row["translation"], float(row["score"])) for row in rows]
@@ -159,7 +163,9 @@ class TextTranslator:
                 "All inputs must have the same number of texts. Received: "
                 f"{', '.join(str(len(column)) for column in texts)}"
             )
-        if (batch_size := self.batch_size) < 1:
+        batch_size = self.batch_size
+        _check_integer("batch_size", batch_size)
+        if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size}"
             )
@@ -174,6 +180,12 @@ class TextTranslator:
             for place, result in zip(places, results, strict=True):
                 rows[place] = dict(zip(outputs, result, strict=True))
         return rows
+
+
+def _check_integer(name, value):
+    """Raises `ValueError` unless a value is an integer, which True is not."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
 
 
 class LiteTranslator(TextTranslator):
@@ -195,10 +207,12 @@ class LiteTranslator(TextTranslator):
     """
 
     def __init__(self, directory: str | Path, threads: int | None = None):
-        if threads is not None and threads < 1:
-            raise ValueError(
-                f"`threads` must be at least 1. Received: threads={threads}"
-            )
+        if threads is not None:
+            _check_integer("threads", threads)
+            if threads < 1:
+                raise ValueError(
+                    f"`threads` must be at least 1. Received: threads={threads}"
+                )
         try:
             from ai_edge_litert.interpreter import Interpreter
             from sentencepiece import SentencePieceProcessor

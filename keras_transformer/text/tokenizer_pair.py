@@ -179,6 +179,7 @@ def learn_tokenizers(
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
+    BadLines(bad_line_budget)  # Checks the number.
     text, config = open_pairs(text), config or TokenizerConfig()
     text.count()  # Checks that the files are aligned.
     tokenizers = []
