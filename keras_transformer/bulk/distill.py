@@ -72,6 +72,7 @@ def distill(
         >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
     """
     check_number("best_of", best_of, int)
+    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
     if not 1 <= best_of <= teacher.most:
         raise ValueError(
             f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "

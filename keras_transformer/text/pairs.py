@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.options import check_number
 from keras_transformer.text.lines import checked_path, opened, read_lines
 
 MAX_SENTENCE_BYTES = 1 << 16
@@ -42,13 +41,9 @@ class BadLines:
     """Counts the lines that are skipped; more than `budget` mistakes are an error.
 
     A pair that is too long is skipped, but is not a mistake.
-
-    Raises:
-        ValueError: If `budget` is negative.
     """
 
     def __init__(self, budget: int):
-        check_number("bad_line_budget", budget, int, minimum=0)
         self.budget = budget
         self.count = self._mistakes = 0
         self.examples: list[str] = []
@@ -314,7 +309,11 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
                 f"{part!r:.100}"
             )
         text, weight = part
-        check_number("weight", weight, int, minimum=1)
+        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
+            raise ValueError(
+                "The weight of a corpus must be an integer of at least 1. Received: "
+                f"{weight!r:.100}"
+            )
         for corpus, times in open_pairs(text).parts:
             if not corpus.files:
                 corpus = copy.copy(corpus)

@@ -117,7 +117,7 @@ def average_run(
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
     """
-    check_number("last", last, int, optional=True, minimum=1)
+    check_number("last", last, int, optional=True)
     run, output = Path(run), Path(output)
     check_new_directory(output)
     if checkpoints is None:
