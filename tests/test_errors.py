@@ -28,6 +28,7 @@ from keras_transformer import (
     training,
 )
 from keras_transformer.config.layers import SublayerConfig
+from keras_transformer.serving import server
 from tests import tiny_run
 
 # Layers.
@@ -516,6 +517,10 @@ class Nobody(lite.TextTranslator):
     most = 3
 
 
+def listen(port):
+    return server.listening("127.0.0.1", port, extra="serve")
+
+
 def numbers_of(config_class):
     """The options of a configuration that are numbers, as a row of `NUMBERS`."""
     whole, others = [], []
@@ -622,6 +627,7 @@ NUMBERS = {
     "bulk.windows_of, []": "window",
     "bulk.translate_file, None, [], 'never'": "window",
     "lambda window: next(bulk.translate_lines(None, [], window=window))": "window",
+    "listen": "port",
     # Checks.
     "testing.assert_causal, None": CHECKED,
     "testing.assert_serializable, None": CHECKED,
