@@ -23,7 +23,7 @@ from keras_transformer import plots
 
 CONFIG = kt.EncoderConfig(
     num_layers=2, d_model=64, d_ff=16, num_heads=4, dropout_rate=0.5,
-    attention_dropout_rate=0.0, activation_dropout_rate=0.5,
+    attention_dropout_rate=0.0,
 )  # fmt: skip
 
 

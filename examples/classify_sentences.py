@@ -76,7 +76,8 @@ def main(arguments=None):
     ids, valid_ids = (to_ids(part, features) for part in rows)
 
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
-    config = kt.EncoderConfig(**sizes, dropout_rate=0.4)
+    rates = {"attention_dropout_rate": 0.1, "activation_dropout_rate": 0.1}
+    config = kt.EncoderConfig(**sizes, dropout_rate=0.4, **rates)
     size = FIRST + len(features)
     embedding = kt.FeatureEmbedding(size, config.d_model, config.dropout_rate)
     encoder = kt.Encoder(config, size if options.pretrain else embedding)

@@ -48,8 +48,6 @@ def make_model():
         num_decoder_layers=2,
         d_model=64,
         dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
     )
     model = Transformer(config)
     schedule = TransformerSchedule(config.d_model, warmup_steps=300, scale=0.5)

@@ -46,7 +46,10 @@ def train_recurrent(text, valid, config, size, folder):
 
 
 def train_transformer(text, valid, config, size, folder):
-    sizes = kt.TransformerConfig.preset(size, norm_first=True, dropout_rate=0.3)
+    rates = {"attention_dropout_rate": 0.1, "activation_dropout_rate": 0.1}
+    sizes = kt.TransformerConfig.preset(
+        size, norm_first=True, dropout_rate=0.3, **rates
+    )
     return kt.train(text, Path(folder) / "run", config.replace(model=sizes), valid)
 
 

@@ -80,7 +80,8 @@ def main(arguments=None):
     features = {f: n for n, (f, c) in enumerate(counts.most_common(), 2) if c > 1}
     tags = sorted({tag for s in train + valid for _, tag in s})
     sizes = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4}
-    config = kt.EncoderConfig(**sizes, dropout_rate=0.3)
+    rates = {"attention_dropout_rate": 0.1, "activation_dropout_rate": 0.1}
+    config = kt.EncoderConfig(**sizes, dropout_rate=0.3, **rates)
     embedding = kt.FeatureEmbedding(2 + len(features), 128, config.dropout_rate)
     model = kt.Tagger(kt.Encoder(config, embedding), num_tags=1 + len(tags))
     loss, metrics = kt.MaskedCrossentropy(0.1), [kt.MaskedAccuracy()]

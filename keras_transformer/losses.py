@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.crossentropy import (
     TokenScores,
     first_largest,
@@ -59,10 +60,9 @@ class MaskedCrossentropy(keras.losses.Loss):
         name: str = "masked_crossentropy",
     ) -> None:  # fmt: skip
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"`label_smoothing` must be in [0, 1). Received: {label_smoothing=}"
-            )
+        rule = "a number in [0, 1)"
+        check_number("label_smoothing", label_smoothing, rule=rule, minimum=0, below=1)
+        check_number("pad_id", pad_id, int)
         self.label_smoothing, self.pad_id = label_smoothing, pad_id
 
     def count(self, y_true: TensorLike) -> Tensor:
@@ -148,8 +148,7 @@ class TokenDistillation(keras.distillation.DistillationLoss):
     """
 
     def __init__(self, temperature: float = 1.0) -> None:
-        if not temperature > 0:
-            raise ValueError(f"`temperature` must be above 0. Received: {temperature=}")
+        check_number("temperature", temperature, above=0)
         self.temperature = temperature
 
     def compute_loss(
@@ -216,6 +215,8 @@ class TokenMean(keras.metrics.Mean):
         pad_id: Target id that is ignored.
         name: Name of the metric.
         dtype: Float type of the sums.
+    Raises:
+        ValueError: If `pad_id` is not an integer.
     """
 
     default_name: str | None = None
@@ -224,6 +225,7 @@ class TokenMean(keras.metrics.Mean):
         self, pad_id: int = 0, name: str | None = None, dtype: DType | None = None
     ) -> None:
         super().__init__(name or self.default_name, dtype)
+        check_number("pad_id", pad_id, int)
         self.pad_id = pad_id
 
     def update_state(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.keras_private import learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
@@ -23,9 +24,13 @@ def padding_mask(ids: TensorLike, pad_id: int = 0) -> Tensor:
     Returns:
         Boolean tensor (B, 1, S).
 
+    Raises:
+        ValueError: If `pad_id` is not an integer.
+
     Example:
         >>> padding_mask(np.array([[5, 7, 0]]))  # [[[True, True, False]]]
     """
+    check_number("pad_id", pad_id, int, or_tensor=True)
     return ops.expand_dims(ops.not_equal(ids, pad_id), axis=1)
 
 
@@ -43,9 +48,14 @@ def causal_mask(
     Returns:
         Boolean tensor (1, T, S).
 
+    Raises:
+        ValueError: If a number is negative.
+
     Example:
         >>> causal_mask(2)  # [[[True, False], [True, True]]]
     """
+    _check_count("length", length)
+    _check_count("num_keys", num_keys, optional=True)
     keys = ops.arange(length if num_keys is None else num_keys, dtype="int32")
     return (ops.arange(length, dtype="int32")[:, None] >= keys)[None]
 
@@ -61,11 +71,12 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
         Boolean tensor (B, 1, S) or (B, T, S).
 
     Raises:
-        ValueError: If `valid_lengths` has another rank.
+        ValueError: If `valid_lengths` has another rank, or `length` is negative.
 
     Example:
         >>> valid_length_mask(np.array([1, 2]), 2)  # [[[True, False]], [[True, True]]]
     """
+    _check_count("length", length)
     valid_lengths = ops.convert_to_tensor(valid_lengths, dtype="int32")
     shape = tuple(valid_lengths.shape)
     if len(shape) not in (1, 2):
@@ -89,15 +100,19 @@ def local_window_mask(
         Boolean tensor (1, T, T).
 
     Raises:
-        ValueError: If `window` is negative.
+        ValueError: If a number is negative.
 
     Example:
         >>> local_window_mask(3, window=1)[0, 0]  # [True, True, False]
     """
-    if window < 0:
-        raise ValueError(f"`window` must be at least 0. Received: window={window}")
+    _check_count("length", length)
+    check_number("window", window, int, minimum=0)
     places = ops.arange(length, dtype="int32")
     return within_window(places[:, None], places, window, causal)[None]
+
+
+def _check_count(name, count, optional=False):
+    check_number(name, count, int, optional=optional, or_tensor=True, minimum=0)
 
 
 def within_window(queries, keys, window, causal=False):

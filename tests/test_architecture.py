@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -46,9 +47,9 @@ LEVEL = {part: i for i, level in enumerate(LEVELS) for part in level}
 KNOW_ONLY = {
     "kernels": {"types"},
     "layers": {"config", "kernels", "masks", "types"},
-    "decoding": {"kernels", "types"},
+    "decoding": {"config", "kernels", "types"},
     # It checks anybody's layers by what they do.
-    "testing": {"types"},
+    "testing": {"config", "types"},
     "text": {"config", "files"},
     # The model side and the text side meet above both.
     **dict.fromkeys(("exact_training", "models"), set(LEVEL) - {"text"}),
@@ -276,6 +277,53 @@ def test_public_methods_are_documented():
     for name, value in public_objects().items():
         for method_name, method in own_public_methods(value):
             assert method.__doc__, f"{name}.{method_name}"
+
+
+def documented_arguments(value, section):
+    """Yields the name and the text of each argument in a section of a docstring."""
+    docstring = inspect.cleandoc(value.__doc__ or "") + "\n"
+    for lines in re.findall(rf"^{section}:\n((?:    .*\n)+)", docstring, re.MULTILINE):
+        for name, text in re.findall(
+            r"^    (\w+): (.*(?:\n {8}.*)*)", lines, re.MULTILINE
+        ):
+            yield name, " ".join(text.split())
+
+
+def signatures():
+    """Public functions and methods, and the texts of their arguments, by name."""
+    for name, value in public_objects().items():
+        if not inspect.isclass(value):
+            yield name, value, documented_arguments(value, "Args")
+            continue
+        yield name, value.__init__, documented_arguments(value, "Args")
+        for call in {"call", "__call__"} & vars(value).keys():
+            texts = documented_arguments(value, "Call arguments")
+            yield f"{name}.{call}", getattr(value, call), texts
+        for method_name, method in own_public_methods(value):
+            if callable(method):
+                texts = documented_arguments(method, "Args")
+                yield f"{name}.{method_name}", method, texts
+
+
+def test_defaults_that_docstrings_tell_are_those_of_the_signatures():
+    checked = 0
+    for name, function, texts in signatures():
+        parameters = inspect.signature(function).parameters
+        for argument, text in texts:
+            told = re.search(r"\bdefault ('.*?'|[^\s;]+)(;|\.?$)?", text)
+            if told is None or argument not in parameters:
+                continue
+            default = parameters[argument].default
+            assert default is not inspect.Parameter.empty, f"{name}: {argument}"
+            # Others than single values are words for what `None` stands for.
+            try:
+                value = ast.literal_eval(told[1].removesuffix("."))
+            except (SyntaxError, ValueError):
+                value = None
+            value = None if told[2] is None else value
+            assert default == value, f"{name}: {argument}"
+            checked += 1
+    assert checked > 100
 
 
 def test_unknown_name_is_an_attribute_error():

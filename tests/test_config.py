@@ -163,6 +163,60 @@ def test_options_are_frozen_and_copied_with_changes(config_class):
         config.replace(x=3)
 
 
+RATES = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+
+
+def rates_of(config):
+    return tuple(getattr(config, name) for name in RATES)
+
+
+@pytest.mark.parametrize(
+    "config_class", (EncoderConfig, LanguageModelConfig, RunConfig)
+)
+def test_other_rates_of_dropout_follow_the_first_unless_they_are_given(config_class):
+    def made(config, **options):
+        is_run = isinstance(config, RunConfig)
+        return config.with_options(**options) if is_run else config.replace(**options)
+
+    for options, changes, wanted in (
+        ({}, {}, (0.1, 0.1, 0.1)),
+        ({}, {"dropout_rate": 0.0}, (0.0, 0.0, 0.0)),
+        ({"dropout_rate": 0.4}, {"d_ff": 7}, (0.4, 0.4, 0.4)),
+        ({"attention_dropout_rate": 0.1}, {"dropout_rate": 0.3}, (0.3, 0.1, 0.3)),
+        (
+            {"attention_dropout_rate": 0.0},
+            {"attention_dropout_rate": None},
+            (0.1, 0.1, 0.1),
+        ),
+    ):
+        config = made(config_class(), **options)
+        # JSON holds what was given, so that a file is changed as the object is.
+        for one in (config, config_class.from_dict(json.loads(config.to_json()))):
+            assert one == config
+            changed = made(one, **changes)
+            model = changed.model if config_class is RunConfig else changed
+            assert rates_of(model) == wanted
+    layer = EncoderLayer(2, 8, dropout_rate=0.0)
+    layer.build((None, None, 6))
+    assert rates_of(layer) == (0.0, 0.0, 0.0)
+    rates = layer.self_attention.dropout, layer.feed_forward.dropout_rate
+    assert rates == (0.0, 0.0)
+
+
+def test_presets_have_the_rates_of_dropout_of_their_papers():
+    for name, wanted in {
+        "micro": (0.3, 0.0, 0.0),
+        "tiny": (0.3, 0.0, 0.0),
+        "small": (0.1, 0.1, 0.1),
+        "base": (0.1, 0.1, 0.1),
+        # Of sub-layers Table 3; the others are Tensor2Tensor's.
+        "big": (0.3, 0.1, 0.1),
+        "student": (0.1, 0.0, 0.0),
+        "student-384": (0.1, 0.0, 0.0),
+    }.items():
+        assert rates_of(RunConfig.preset(name).model) == wanted
+
+
 def test_no_two_sections_have_an_option_of_one_name():
     names = [field.name for part in SECTIONS for field in dataclasses.fields(part)]
     assert len(names) == len(set(names))
@@ -208,6 +262,7 @@ def test_a_preset_sets_what_its_row_says_and_nothing_else(name):
     del row["most_pairs"]
     assert RunConfig.preset(name) == RunConfig().with_options(**sizes | row)
     assert RunConfig.preset(name, epochs=3, top_k=4).training.epochs == 3
+    assert f'"{name}"' in RunConfig.preset.__doc__
 
 
 def test_the_number_of_pairs_chooses_a_preset():

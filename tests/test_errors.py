@@ -4,8 +4,11 @@ A row of `ERRORS` is a call, its exception where that is no `ValueError`, and pa
 the message in their order, with "..." between them.
 """
 
+import dataclasses
 import functools
 import gzip
+import inspect
+import math
 import re
 
 import keras
@@ -14,7 +17,18 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import cli, decoding, layers, masks
+from keras_transformer import (
+    bulk,
+    cli,
+    decoding,
+    layers,
+    lite,
+    masks,
+    testing,
+    training,
+)
+from keras_transformer.config.layers import SublayerConfig
+from keras_transformer.serving import server
 from tests import tiny_run
 
 # Layers.
@@ -25,6 +39,8 @@ PATCHES = {"image_shape": (4, 6, 3), "patch_size": 2, "d_model": 8}
 PAIRS = np.array([[1, 0, 1], [1, 1, 0]], bool)
 RAGGED_IDS = tf.ragged.constant([[3, 4, 5], [6, 7]])
 SHAPE = (None, None, 4)
+OPEN, WIDE = keras.Input((None, None)), keras.Input((None, 6))
+ID = keras.Input((None,), dtype="int32")
 # Models.
 ENCODER = kt.EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
 LINEAR = ENCODER.replace(attention="linear", attention_dropout_rate=0.0)
@@ -45,6 +61,22 @@ def built(layer, *shapes):
 class OtherAttention(keras.layers.MultiHeadAttention):
     def _compute_attention(self, *args, **kwargs):
         return super()._compute_attention(*args, **kwargs)
+
+
+def with_part(part, width):
+    """An `EncoderLayer` with a sub-layer that returns vectors of a width."""
+
+    class Changed(kt.EncoderLayer):
+        def make_attention(self, name, d_model):
+            if name != part:
+                return super().make_attention(name, d_model)
+            return kt.MultiHeadAttention(2, 3, output_shape=width, name=name)
+
+        def make_feed_forward(self, name):
+            is_kept = name != part
+            return kt.FeedForward(8) if is_kept else keras.layers.Dense(width)
+
+    return Changed(2, 8)
 
 
 def theirs(layer_class=keras.layers.MultiHeadAttention, rounded=False):
@@ -94,17 +126,23 @@ def step(ids, parents, state):
     return keras.ops.ones((len(ids), 11)), state
 
 
+LIMITS = {"max_lengths": [7], "limit": 7, "special_ids": kt.SpecialIds()}
+DRAWN = {"temperature": [1.0], "uniforms": np.zeros((1, 7))}
+
+
 def search(step=step, constraints=None, **options):
-    options = {"max_lengths": [7], "limit": 7, "beam_size": 3} | options
+    options = LIMITS | {"beam_size": 3} | options
     if constraints:
         options["constraints"] = decoding.Constraints(**constraints)
-    return decoding.beam_search(step, (), special_ids=kt.SpecialIds(), **options)
+    return decoding.beam_search(step, (), **options)
+
+
+def constrained(**constraints):
+    return search(constraints=constraints)
 
 
 def draw(step=step, **options):
-    options = {"max_lengths": [7], "limit": 7, "temperature": [1.0]} | options
-    options = {"uniforms": np.zeros((1, 7))} | options
-    return decoding.sample(step, (), special_ids=kt.SpecialIds(), **options)
+    return decoding.sample(step, (), **LIMITS | DRAWN | options)
 
 
 def generator():
@@ -139,6 +177,34 @@ ERRORS = {
     "kt.LocalAttention(2, 4, 3)(X[None])": "`query`, `value` and `key` must",
     "kt.FeedForward(8)(X[0, 0])": "ndim",
     "kt.DecoderLayer(2, 8)(X)": (TypeError, "encoder_output"),
+    # Widths: unknown ones, and sub-layers of another one.
+    **{
+        f"kt.{layer}(OPEN)":
+            f"`{name}` must have a last axis of known size...{layer.partition('(')[0]}"
+            " is built for. Received: shape (None, None, None)"
+        for name, layers in {
+            "query": ("MultiHeadAttention(2, 3)", "LocalAttention(2, 4, 3)",
+                      "LinearAttention(2, 4)", "PerformerAttention(2, 4)",
+                      "ReluAttention(2, 4)", "MultiHeadAdditiveAttention(2, 4)"),
+            "inputs": ("EncoderLayer(2, 8)", "CausalLayer(2, 8)", "SSRU()",
+                       "FeedForward(8)", "PositionalEncoding('learned', 9)"),
+            "states": ("ClassToken()",),
+        }.items()
+        for layer in layers
+    },
+    "kt.DecoderLayer(2, 8)(WIDE, OPEN)":
+        "`encoder_output` must have a last axis of known size...DecoderLayer is built",
+    "kt.AdditiveAttention(4)(WIDE, OPEN)": "`key`...AdditiveAttention is built for",
+    "kt.EncoderStack(ENCODER)(OPEN)": "`inputs`...EncoderLayer is built for",
+    **{
+        f"built({layer}, (None, None, 9))(X)": "axis -1 of input shape to have value 9"
+        for layer in
+        ("kt.MultiHeadAttention(2, 3)", "kt.EncoderLayer(3, 8)", "kt.FeedForward(8)")
+    },
+    "with_part('feed_forward', 9)(X)":
+        "`feed_forward` must return outputs as wide as its inputs...width 9 ...width 6",
+    "with_part('feed_forward', 1)(X)": "width 1 for inputs of width 6",
+    "with_part('self_attention', 9)(X)": "`self_attention` must return outputs as",
     "kt.PositionalEncoding()(X[0])": "expected ndim=3",
     'kt.PositionalEncoding("learned", 9)(X[None])': "expected ndim=3",
     # Masks.
@@ -184,7 +250,7 @@ ERRORS = {
     'kt.MultiHeadAttention(2, 4, positions="alibi")(X, OTHER)':
         "`positions` need self-attention",
     "kt.RotaryPositions(base=1)": "`base` must be above 1",
-    "kt.AlibiPositions(after=0)": "`after` must be positive",
+    "kt.AlibiPositions(after=0)": "`after` must be above 0",
     "kt.LocalAttention(2, 4, 0)": "`window` must be a pos",
     "kt.LinearAttention(2, 4, dropout=0.1)": "`dropout` must be left out: L",
     "kt.LinearAttention(2, 4, num_key_value_heads=1)":
@@ -286,6 +352,15 @@ ERRORS = {
         (TypeError, INPUTS + "a dictionary with the keys 'source', 'target'"),
     "transformer()((IDS, IDS, IDS))": (TypeError, INPUTS + "a tuple of 3"),
     "compiled().fit(PAIR, IDS, verbose=0)": (TypeError, INPUTS + "a dictionary"),
+    **{
+        f"{model}({inputs})": (TypeError, INPUTS + received)
+        for model in ("transformer()", "kt.Ensemble([transformer(), transformer()])")
+        for inputs, received in (
+            ("{'source': ID, 'target': ID}", "a dictionary with the keys 'source', 't"),
+            ("ID", "one tensor of shape (None, None)"),
+            ("(ID, ID, ID)", "a tuple of 3"),
+        )
+    },
     "transformer()((IDS, RAGGED_IDS))":
         (TypeError, "`target_in` must be a padded dense tensor"),
     # Arguments of models.
@@ -301,7 +376,7 @@ ERRORS = {
     "kt.Tagger(encoder(LINEAR), 3).attention(IDS)":
         "no weights to show: it is a LinearAttention",
     "kt.Tagger(encoder(), 3).attention(IDS, layer=9)":
-        (IndexError, "index out of range"),
+        "`layer` must be at least -1 and at most 0. Received: layer=9",
     "kt.TextClassifier(encoder(), 0)": "`num_classes` must be a positive integer",
     "kt.TextClassifier(encoder(), 3, 'max')":
         "`pooling` must be one of mean, class_token",
@@ -329,7 +404,8 @@ ERRORS = {
     # Losses, schedules and `compile`.
     **{
         f"kt.MaskedCrossentropy({value})":
-            f"`label_smoothing` must be in [0, 1). Received: label_smoothing={shown}"
+            "`label_smoothing` must be a number in [0, 1). Received: "
+            f"label_smoothing={shown}"
         for value, shown in
         (("-0.1", "-0.1"), ("1.0", "1.0"), ("2", "2"), ("float('nan')", "nan"))
     },
@@ -371,10 +447,11 @@ ERRORS = {
     "search(limit=0)": "`limit` must be at least 1",
     "search(n_best=5)": "`n_best` must be from 1 to `beam_size`",
     "search(n_best=0)": "`n_best` must be from 1 to `beam_size`",
-    "search(alpha=-0.1)": "`alpha` must be finite and at least 0",
-    "search(alpha=float('nan'))": "`alpha` must be finite and at least 0",
+    "search(alpha=-0.1)": "`alpha` must be at least 0",
+    "search(alpha=float('nan'))": "`alpha` must be at least 0",
     "search(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
-    "search(max_lengths=np.array(7))": "`max_lengths` must have one length a sentence",
+    "search(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
+    "search(max_lengths='7')": "`max_lengths` must have one number a sentence",
     "search(constraints={'min_length': 0})": "`min_length` must be at least 1",
     "search(constraints={'no_repeat_ngram_size': -1})":
         "`no_repeat_ngram_size` must be at",
@@ -383,9 +460,13 @@ ERRORS = {
     "search(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
     "draw(limit=0)": "`limit` must be at least 1",
-    "draw(alpha=-0.1)": "`alpha` must be finite and at least 0",
+    "draw(alpha=-0.1)": "`alpha` must be at least 0",
     "draw(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
-    "draw(max_lengths=np.array(7))": "`max_lengths` must have one length a sentence",
+    "draw(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
+    **{
+        f"draw(temperature={value})": "`temperature` must have one number a sentence"
+        for value in ("1.0", "None", "'1.0'", "['1.0']", "[[1.0]]")
+    },
     "draw(uniforms=np.zeros((1, 6)))": "`uniforms` must have one number a sentence",
     "draw(uniforms=np.zeros(7))": "`uniforms` must have one number a sentence",
     "draw(top_k=0)": "`top_k` must be at least 1",
@@ -399,8 +480,8 @@ ERRORS = {
     "text_of(IDS[0])": "`prompts` must have one row a text...shape (5,)",
     "text_of(IDS - 1)": "from 0 to 10. Received: ids from -1 to 9",
     "text_of(IDS + 1)": "from 0 to 10. Received: ids from 1 to 11",
-    "text_of(IDS, 2)": "`length` must be at least 1 and that of the prompts",
-    "text_of(IDS, temperature=-1.0)": "`temperature` must be finite and at least 0",
+    "text_of(IDS, 2)": "`length` must be at least that of the prompts",
+    "text_of(IDS, temperature=-1.0)": "`temperature` must be at least 0",
     "text_of(IDS, 20)": "max_positions=19",
     "kt.LanguageSampler(functional())":
         (TypeError, "`model` must be a `LanguageModel`...Received: a Functional"),
@@ -457,8 +538,8 @@ ERRORS = {
     },
     **{
         f"tiny_run.translator().sample(['a'], temperature={value})":
-            "`temperature` must be finite and at least 0"
-        for value in ("-1.0", "float('nan')", "float('inf')")
+            "`temperature` must be a number, at least 0"
+        for value in ("-1.0", "float('nan')", "None", "'1'", "True")
     },
     "tiny_run.translator().complete(['a', 'b'], ['c'])":
         "the same number of texts. Received: 2, 1",
@@ -491,6 +572,182 @@ def test_what_cannot_be_meant_is_refused(call):
     words = ".*".join(map(re.escape, words.split("...")))
     with pytest.raises(error, match=words):
         eval(call, globals() | {"masks": masks})
+
+
+class Nobody(lite.TextTranslator):
+    """A translator of which nothing is asked that can be answered."""
+
+    most = 3
+
+
+def listen(port):
+    return server.listening("127.0.0.1", port, extra="serve")
+
+
+def numbers_of(config_class):
+    """The options of a configuration that are numbers, as a row of `NUMBERS`."""
+    whole, others = [], []
+    for field in dataclasses.fields(config_class):
+        kinds = set(field.type.split(" | "))
+        name = field.name + "?" * ("None" in kinds)
+        name += "-" * (field.name == "alignment_layer")
+        whole += [name] * ("int" in kinds)
+        others += [name] * ("float" in kinds)
+    return f"{' '.join(whole)}; {' '.join(others)}"
+
+
+# What takes numbers: a function and what else it gets, the names of its whole numbers
+# and, after ";", those of the others. With "?" it may be `None`, with "-" negative and
+# with "+" infinite.
+SIZED, SUBLAYER = {"num_heads": 2, "key_dim": 4}, {"num_heads": 2, "d_ff": 8}
+HEADS = "num_heads key_dim value_dim? output_shape? num_key_value_heads? seed?-"
+TABLE = {"vocabulary_size": 9, "d_model": 6}
+CHECKED = "ids_below? seed; tolerance"
+CONFIGS = (
+    "TransformerConfig LanguageModelConfig EncoderConfig TokenizerConfig DataConfig "
+    "TrainingConfig DecodingConfig"
+)
+NUMBERS = {
+    # Layers.
+    "kt.MultiHeadAttention, **SIZED": f"{HEADS}; dropout",
+    "kt.ReluAttention, **SIZED": f"{HEADS}; dropout",
+    "kt.MultiHeadAdditiveAttention, **SIZED": f"{HEADS}; dropout",
+    "kt.LocalAttention, **SIZED, window=3": f"{HEADS} window; dropout",
+    "kt.LinearAttention, **SIZED": "num_heads key_dim value_dim?",
+    "kt.PerformerAttention, **SIZED":
+        "num_heads key_dim value_dim? num_features? seed?",
+    "kt.PerformerAttention.redraw, None": "seed?",
+    "kt.AdditiveAttention, units=3": "units; dropout_rate",
+    "kt.EncoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
+    "kt.CausalLayer, **SUBLAYER": numbers_of(SublayerConfig),
+    "kt.DecoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
+    "kt.FeedForward, d_ff=8": "d_ff; dropout_rate",
+    "layers.Dropout, rate=0.1": "seed?-; rate",
+    "layers.LayerNormalization": "; epsilon",
+    "kt.PositionalEncoding, positions='learned'": "max_length; dropout_rate",
+    "kt.PositionalEncoding(), X": "start",
+    "kt.PositionalEmbedding, **TABLE":
+        "vocabulary_size d_model max_length? pad_id?-; dropout_rate",
+    "kt.FeatureEmbedding, **TABLE":
+        "vocabulary_size d_model max_length? pad_id-; dropout_rate",
+    "kt.PatchEmbedding, **PATCHES": "image_shape patch_size d_model",
+    "kt.RotaryPositions": "; base",
+    "kt.AlibiPositions": "; after",
+    "kt.sinusoidal_encoding, [0]": "d_model",
+    "layers.rotate, X, [0]": "; base",
+    "layers.alibi_slopes": "num_heads",
+    "kt.enable_lora, None, rank=2": "rank; lora_alpha?-",
+    # Masks.
+    "kt.padding_mask, IDS": "pad_id-",
+    "kt.causal_mask, length=3": "length num_keys?",
+    "kt.valid_length_mask, [1]": "length",
+    "kt.local_window_mask, length=3, window=1": "length window",
+    # Losses, metrics, optimizers.
+    "kt.MaskedCrossentropy": "pad_id-; label_smoothing",
+    "kt.TokenDistillation": "; temperature",
+    "kt.MaskedAccuracy": "pad_id-",
+    "kt.Perplexity": "pad_id-",
+    "kt.Adam": "; learning_rate beta_1 beta_2 epsilon",
+    "kt.TransformerSchedule, d_model=8": "; d_model warmup_steps scale",
+    "kt.WarmupSchedule, learning_rate=0.1, warmup_steps=9":
+        "; learning_rate warmup_steps",
+    "training.make_optimizer, kt.TrainingConfig()": "; d_model",
+    "compiled": "gradient_accumulation_steps",
+    "kt.split_batches_over_cores": "num_cores?",
+    # Configurations.
+    **{f"kt.{name}": numbers_of(getattr(kt, name)) for name in CONFIGS.split()},
+    "kt.RunConfig.preset, 'tiny'": "num_pairs?",
+    "kt.RunConfig().fitted_to": "planned_updates",
+    "kt.TrainingConfig().planned_updates": "num_batches",
+    "ENCODER.check_positions, what=''": "longest",
+    # Models.
+    "kt.Tagger, encoder()": "num_tags",
+    "kt.TextClassifier, encoder()": "num_classes",
+    "kt.Tagger(encoder(), 3).attention, IDS": "layer-",
+    "transformer().attention, *[None] * 3": "layer-",
+    "kt.MaskedTokens, IDS, batch_size=2, **MASKING":
+        "batch_size mask_id first_id vocabulary_size seed; rate",
+    # Decoding.
+    "kt.beam_search, step, (), **LIMITS": "limit beam_size n_best; alpha",
+    "kt.sample, step, (), **LIMITS, **DRAWN": "limit top_k?; top_p? alpha",
+    "decoding.length_penalty, length=3, alpha=1": "; length alpha",
+    "kt.reordering, step, ()": "beam_size",
+    "constrained": "min_length no_repeat_ngram_size never?",
+    "kt.LanguageSampler, language_model()":
+        "top_k? min_length no_repeat_ngram_size; top_p?",
+    "text_of, IDS": "length seed; temperature+",
+    "Nobody().translate, []": "n_best",
+    "Nobody().sample, []": "seed-; temperature+",
+    "kt.LiteTranslator, 'no'": "threads?",
+    # Text.
+    "kt.Corpus, [], None": "seed",
+    "lambda boundaries: kt.Corpus([], None, boundaries=[boundaries])": "boundaries",
+    "kt.Corpus.batch, None": "step",
+    "kt.Corpus.dataset, None": "first number?",
+    "kt.learn_tokenizers, []": "bad_line_budget",
+    "training.average_run, 'no', 'never'": "last?-",
+    "bulk.distill, Nobody(), [], 'never'": "best_of bad_line_budget",
+    "bulk.windows_of, []": "window",
+    "bulk.translate_file, None, [], 'never'": "window",
+    "lambda window: next(bulk.translate_lines(None, [], window=window))": "window",
+    "listen": "port",
+    # Checks.
+    "testing.assert_causal, None": CHECKED,
+    "testing.assert_serializable, None": CHECKED,
+    "testing.assert_padding_invariant, None": f"pad_id {CHECKED}",
+    "testing.assert_cached_equals_uncached, language_model()":
+        "length beam_size seed; tolerance",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", NUMBERS)
+def test_what_is_no_number_is_refused_by_the_name_of_its_argument(call):
+    function = eval(f"functools.partial({call})")
+    whole, _, others = NUMBERS[call].partition(";")
+    problems = []
+    for word in (*whole.split(), *others.split()):
+        name = word.rstrip("?-+")
+        wrong = ["3", True, math.nan]
+        wrong += [None] * ("?" not in word) + [-1] * ("-" not in word)
+        wrong += [math.inf] * ("+" not in word) + [2.5] * (word in whole.split())
+        for value in wrong:
+            try:
+                function(**{name: value})
+            except (TypeError, ValueError) as error:
+                if f"`{name}`" not in str(error):
+                    problems.append(f"{name}={value!r}: {error}")
+            else:
+                problems.append(f"{name}={value!r} is taken")
+    assert not problems, "\n".join(problems)
+
+
+# Records that take what they get, and what other rows and tests try.
+NOT_TRIED = {
+    "SpecialIds",
+    "decoding.Constraints",
+    "Encoder",
+    "mixed_pairs",
+    "layers.TransformerLayer",
+    "bulk.BulkSummary",
+    "bulk.RayTranslator",
+}
+
+
+def test_every_public_name_that_takes_numbers_has_its_row():
+    tried = " ".join(NUMBERS)
+    names = [f"kt.{name}" for name in kt.__all__]
+    for part in (layers, decoding, bulk, training, testing):
+        folder = part.__name__.rpartition(".")[2]
+        names += [f"{folder}.{x}" for x in part.__all__ if x not in kt.__all__]
+    missing = set()
+    for name in names:
+        thing = eval(name)
+        if callable(thing) and not re.search(rf"{re.escape(name)}\b", tried):
+            parameters = inspect.signature(thing).parameters.values()
+            hints = " ".join(str(parameter.annotation) for parameter in parameters)
+            if re.search(r"\b(int|float)\b", hints):
+                missing.add(name.removeprefix("kt."))
+    assert missing == NOT_TRIED
 
 
 # What takes ids (B, S).

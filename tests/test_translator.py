@@ -229,6 +229,13 @@ def test_other_seeds_and_higher_temperatures_draw_other_texts(translator, greedy
     assert cold not in hot
 
 
+def test_an_infinite_temperature_draws_each_token_alike(translator, saved_model):
+    hot = translator.sample(TEXTS, temperature=1e9, seed=1)
+    assert translator.sample(TEXTS, temperature=np.inf, seed=1) == hot
+    exported = ExportedTranslator(saved_model).sample(TEXTS, np.inf, seed=1)
+    assert [t.text for t in exported] == [t.text for t in hot]
+
+
 def test_a_translator_says_what_it_holds(saved_model):
     translator = tiny_run.translator()
     size = translator.model.count_params()

@@ -25,10 +25,9 @@ def make_model(layer_class, size):
     """Returns a model of two layers of width 64 whose padding is not attended to."""
     ids = keras.Input((None,), dtype="int32")
     states = kt.PositionalEmbedding(size, 64, pad_id=corpora.PAD)(ids)
-    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
     for _ in range(2):
-        options = dict.fromkeys(rates, 0.0) | {"norm_first": True}
-        states = layer_class(num_heads=4, d_ff=128, **options)(states)
+        layer = layer_class(num_heads=4, d_ff=128, dropout_rate=0.0, norm_first=True)
+        states = layer(states)
     logits = keras.layers.Dense(size)(keras.layers.LayerNormalization()(states))
     return keras.Model(ids, logits)
 

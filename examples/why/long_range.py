@@ -22,8 +22,6 @@ from linformer_attention import LinformerAttention  # noqa: E402
 from lsh_attention import LSHAttention  # noqa: E402
 
 WIDTH, HEADS = 64, 4
-# Every row is new.
-NO_DROPOUT = {"dropout_rate": 0.0, "activation_dropout_rate": 0.0}
 
 
 class Mean(keras.layers.Layer):
@@ -58,7 +56,8 @@ def classifier(task, kind, length):
     """Returns a model of ids (B, S, F) to the logits of the answer, to be trained."""
     _, symbols, features, classes = TASKS[task]
     sizes = dict(num_layers=2, d_model=WIDTH, d_ff=2 * WIDTH, num_heads=HEADS)
-    config = kt.EncoderConfig(**sizes, norm_first=True, **NO_DROPOUT)
+    # No dropout, because every row is new.
+    config = kt.EncoderConfig(**sizes, norm_first=True, dropout_rate=0.0)
     encoder = kt.Encoder(config, kt.FeatureEmbedding(symbols, WIDTH))
     for layer in encoder.stack.encoder_layers:
         layer.make_attention = lambda name, d_model: attentions(length)[kind]()

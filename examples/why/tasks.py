@@ -58,8 +58,7 @@ def make_model(model_class=kt.LanguageModel, **options):
         **options: Options of `LanguageModelConfig` that replace these.
     """
     sizes = {"num_layers": 2, "d_model": WIDTH, "d_ff": 128, "num_heads": 4}
-    kinds = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
-    options = sizes | dict.fromkeys(kinds, 0.0) | {"norm_first": True} | options
+    options = sizes | {"dropout_rate": 0.0, "norm_first": True} | options
     size = FIRST + SYMBOLS
     return model_class(kt.LanguageModelConfig(vocabulary_size=size, **options))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.bulk.translate import WINDOW, BulkSummary, translate_texts
+from keras_transformer.config.options import check_number
 from keras_transformer.files import check_another_file, read_json, write_json
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import BadLines, open_pairs
@@ -71,6 +72,8 @@ def distill(
         >>> distill(teacher, open_pairs("train.tsv"), "distilled.tsv.gz")
         >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
     """
+    check_number("best_of", best_of, int)
+    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
     if not 1 <= best_of <= teacher.most:
         raise ValueError(
             f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "

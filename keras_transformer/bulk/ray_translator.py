@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from keras_transformer.config.options import check_number
 from keras_transformer.lite.translator import Translation
 
 _PART = 128  # texts that a worker gets at a time
@@ -52,10 +53,10 @@ class RayTranslator:
                 'pip install "keras-transformer-seq2seq[ray]"'
             ) from error
         from keras_transformer.export import latest_version
-        from keras_transformer.layers.arguments import check_size
 
-        check_size("workers", workers)
-        check_size("cpus", cpus)
+        check_number("workers", workers, int, minimum=1)
+        check_number("cpus", cpus, int, minimum=1)
+        check_number("gpus", gpus, minimum=0)
         self.path = latest_version(model).absolute()
         if not ray.is_initialized():
             options = {"logging_level": "ERROR"}

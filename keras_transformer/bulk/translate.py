@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from keras_transformer.config.options import check_number
 from keras_transformer.files import (
     check_another_file,
     digest,
@@ -193,8 +194,7 @@ def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
     Raises:
         ValueError: If `window` is less than 1.
     """
-    if window < 1:
-        raise ValueError(f"`window` must be at least 1. Received: window={window}")
+    check_number("window", window, int, minimum=1)
     texts = iter(texts)
     return iter(lambda: list(itertools.islice(texts, window)), [])
 

@@ -11,6 +11,7 @@ from keras_transformer.config.options import (
     ROWS,
     UNITS,
     Config,
+    check_number,
     documented,
     option,
 )
@@ -37,6 +38,10 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
     "performer": AttentionKind(positions=(), has_weights=False),
     "ssru": AttentionKind(positions=()),
 }
+
+
+# Rates that are `dropout_rate` unless they are given.
+_OTHER_RATES = ("attention_dropout_rate", "activation_dropout_rate")
 
 
 @documented
@@ -69,12 +74,26 @@ class SublayerConfig(Config):
     num_key_value_heads: int | None = option(
         None, "heads of keys and values, a divisor of num_heads; default all", **UNITS
     )
-    dropout_rate: float = option(0.1, "dropout of sub-layers and embeddings", **RATE)
-    attention_dropout_rate: float = option(0.1, "dropout of attention weights", **RATE)
-    activation_dropout_rate: float = option(0.1, "dropout in the feed-forward", **RATE)
+    dropout_rate: float = option(
+        0.1,
+        "dropout of sub-layers and embeddings; also of attention weights and in the "
+        "feed-forward, unless theirs is given",
+        **RATE,
+    )
+    attention_dropout_rate: float | None = option(
+        None, "dropout of attention weights; default dropout_rate", **RATE
+    )
+    activation_dropout_rate: float | None = option(
+        None, "dropout in the feed-forward; default dropout_rate", **RATE
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        # These are numbers for whoever reads them, and follow `replace`.
+        following = [name for name in _OTHER_RATES if getattr(self, name) is None]
+        for name in following:
+            object.__setattr__(self, name, self.dropout_rate)
+        object.__setattr__(self, "_following", following)
         kind = ATTENTION_KINDS[self.attention]
         attention = f"attention={self.attention!r}"
         if kind.needs_window != (self.attention_window is not None):
@@ -97,6 +116,10 @@ class SublayerConfig(Config):
                     f"`{name}` must be {neutral} with {attention}, which has no "
                     f"attention weights. Received: {attention}, {name}={value}"
                 )
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options as arguments; a rate that follows another is `None`."""
+        return super().given() | dict.fromkeys(self._following)
 
     def check_both_sides_seen(self, remedy: str = "") -> None:
         """Raises `ValueError`, with a remedy, for causal attention."""
@@ -154,6 +177,7 @@ class LayerConfig(SublayerConfig):
 
     def check_positions(self, longest: int, what: str) -> None:
         """Raises `ValueError` if there are fewer learned positions than `longest`."""
+        check_number("longest", longest, int, minimum=0)
         if self.positions == "learned" and longest > self.max_positions:
             raise ValueError(
                 f"Learned positions must cover {what}. Received: {longest} tokens, "

@@ -69,7 +69,10 @@ class TransformerConfig(LayerConfig):
         ),
         # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
         "base": dict(),
-        "big": dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3),
+        "big": dict(
+            d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3,
+            attention_dropout_rate=0.1, activation_dropout_rate=0.1,
+        ),
         # The students of Bergamot, https://github.com/browsermt/students, and wider.
         "student": dict(
             num_decoder_layers=2, d_model=256, d_ff=1536,

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import math
+import numbers
 import operator
 import textwrap
 import types
@@ -43,19 +44,26 @@ _BOUNDS = {
 
 def documented(cls: type[_T]) -> type[_T]:
     """Adds each field's help to the docstring of a dataclass, as `Args`."""
-    lines = [inspect.cleandoc(cls.__doc__), "", "Args:"]
+    lines = [inspect.cleandoc(cls.__doc__), "", "Args:", *argument_lines(cls)]
+    cls.__doc__ = "\n".join(lines) + "\n"
+    return cls
+
+
+def argument_lines(cls: type, required: Collection[str] = ()) -> list[str]:
+    """Returns each field's help as lines of `Args`; `required` ones have no default."""
+    lines = []
     for field in dataclasses.fields(cls):
         text = field.metadata["help"]
         if field.metadata["choices"] is not None:
             text += f"; one of {', '.join(map(repr, field.metadata['choices']))}"
-        if isinstance(field.default, (bool, int, float, str)):
+        has_default = isinstance(field.default, (bool, int, float, str))
+        if has_default and field.name not in required:
             text += f"; default {field.default!r}"
         text = f"{field.name}: {text[:1].upper()}{text[1:]}."
         lines += textwrap.wrap(
             text, 84, initial_indent="    ", subsequent_indent=" " * 8
         )
-    cls.__doc__ = "\n".join(lines) + "\n"
-    return cls
+    return lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +89,19 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with other values, checked again."""
         reject_unknown(type(self), changes)
-        return dataclasses.replace(self, **changes)
+        return type(self)(**self.given() | changes)
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options by name, as arguments that make an equal object."""
+        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the options as plain Python values."""
-        return dataclasses.asdict(self)
+        values = self.given()
+        for name, value in values.items():
+            if isinstance(value, Config):
+                values[name] = value.to_dict()
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -146,6 +162,45 @@ def check_choice(name: str, value: Any, choices: Collection[str]):
     if value not in choices:
         words = ", ".join(choices)
         raise ValueError(f"`{name}` must be one of {words}. Received: {name}={value!r}")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    kind: type = float,
+    *,
+    rule: str | None = None,
+    optional: bool = False,
+    or_tensor: bool = False,
+    finite: bool = True,
+    **bounds: float,
+) -> None:
+    """Raises `ValueError` unless a value is an int or float within `bounds`.
+
+    A tensor, whose value a graph does not know, is not checked. `rule` are other words.
+    """
+    accepted = numbers.Integral if kind is int else numbers.Real
+    # The order suits PyTorch's compiler, for which a size is an int without attributes.
+    if isinstance(value, accepted) and not isinstance(value, bool):
+        is_within = all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items())
+        if is_within and (kind is int or _is_meant(value, finite)):
+            return
+        expected = _in_words(bounds) if not is_within else "finite"
+    elif (optional and value is None) or (or_tensor and hasattr(value, "shape")):
+        return
+    else:
+        expected = "an integer" if kind is int else "a number"
+        expected = f"None or {expected}" if optional else expected
+        expected += f", {_in_words(bounds)}" if bounds else ""
+    raise ValueError(f"`{name}` must be {rule or expected}. Received: {name}={value!r}")
+
+
+def _is_meant(number, finite):
+    return math.isfinite(number) or (not finite and not math.isnan(number))
+
+
+def _in_words(bounds):
+    return " and ".join(f"{_BOUNDS[key][1]} {bound}" for key, bound in bounds.items())
 
 
 def _check_type(name, value, hint):

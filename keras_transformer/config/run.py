@@ -12,6 +12,7 @@ from keras_transformer.config.options import (
     MOST_TOKENS,
     Config,
     check_choice,
+    check_number,
     documented,
     option,
 )
@@ -230,7 +231,7 @@ class RunConfig(Config):
         """Returns the options of a preset.
 
         Args:
-            name: "micro", "tiny", "small", "base" or "big".
+            name: {presets}.
             num_pairs: Pairs of the corpus; it gets at most half as many pieces.
             **options: Options of any section that replace the preset's.
 
@@ -240,6 +241,7 @@ class RunConfig(Config):
             (6000, 3)
         """
         check_choice("name", name, PRESETS)
+        check_number("num_pairs", num_pairs, int, optional=True, minimum=0)
         preset = dict(PRESETS[name])
         del preset["most_pairs"]
         sizes = TransformerConfig.PRESETS[preset.pop("sizes")]
@@ -271,6 +273,7 @@ class RunConfig(Config):
         The warm-up takes at most a fifth of them and keeps its peak. A cosine without
         `decay_steps` ends with the run.
         """
+        check_number("planned_updates", planned_updates, int, minimum=0)
         training, changes = self.training, {}
         warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))
         if warmup < training.warmup_steps:
@@ -280,3 +283,8 @@ class RunConfig(Config):
         if training.schedule == "cosine" and training.decay_steps is None:
             changes["decay_steps"] = max(1, planned_updates - warmup)
         return self.with_options(**changes)
+
+
+RunConfig.preset.__func__.__doc__ = RunConfig.preset.__doc__.replace(
+    "{presets}", "One of " + ", ".join(f'"{name}"' for name in PRESETS)
+)

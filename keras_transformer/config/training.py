@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from keras_transformer.config.options import RATE, Config, documented, option
+from keras_transformer.config.options import (
+    RATE,
+    Config,
+    check_number,
+    documented,
+    option,
+)
 
 
 @documented
@@ -117,5 +123,6 @@ class TrainingConfig(Config):
 
     def planned_updates(self, num_batches: int) -> int:
         """Returns the number of weight updates, from the batches per epoch."""
+        check_number("num_batches", num_batches, int, minimum=0)
         updates = self.epochs * num_batches // self.gradient_accumulation_steps
         return max(1, min(updates, self.max_updates or updates))

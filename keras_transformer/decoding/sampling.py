@@ -15,6 +15,7 @@ from typing import Any
 
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
     Constraints,
@@ -29,6 +30,7 @@ from keras_transformer.decoding.tokens import (
     force,
     forced_tokens,
     length_penalty,
+    one_per_sentence,
     write,
 )
 from keras_transformer.kernels.decoding import pick
@@ -60,7 +62,8 @@ def sample(
         state: See `beam_search`.
         uniforms: Float tensor (B, L or more), independent uniform numbers in [0, 1);
             column t draws token t.
-        temperature: Float tensor (B,); 0, below or NaN is greedy.
+        temperature: Float tensor (B,), from 0 (greedy) to infinity (uniform); what is
+            below 0 or NaN is taken for 0.
         max_lengths: See `beam_search`.
         limit: See `beam_search`.
         special_ids: Ids of padding, start and end.
@@ -88,10 +91,10 @@ def sample(
         >>> ops.convert_to_numpy(result.ids).tolist()
         [[[2, 4, 5, 0]], [[2, 3, 4, 5]]]
     """
+    check_lengths(max_lengths, limit, alpha, length_penalty_form)
     max_lengths = ops.convert_to_tensor(max_lengths, "int32")
     uniforms = ops.convert_to_tensor(uniforms, "float32")
-    temperature = ops.convert_to_tensor(temperature, "float32")
-    check_lengths(max_lengths, limit, alpha, length_penalty_form)
+    temperature = one_per_sentence("temperature", temperature, "float32")
     check_constraints(constraints)
     shape = tuple(ops.shape(uniforms))
     narrow = len(shape) == 2 and isinstance(limit, int) and isinstance(shape[1], int)
@@ -100,12 +103,8 @@ def sample(
             "`uniforms` must have one number a sentence and token, shape (B, L) with L "
             f"at least `limit`. Received: shape {shape}, limit={limit}"
         )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"`top_k` must be at least 1. Received: top_k={top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(
-            f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}"
-        )
+    check_number("top_k", top_k, int, optional=True, minimum=1)
+    check_number("top_p", top_p, optional=True, above=0, maximum=1)
     max_lengths = ops.minimum(max_lengths, ops.cast(limit, "int32"))
     batch, (pad_id, start_id, end_id) = ops.shape(max_lengths)[0], special_ids
 
@@ -153,15 +152,6 @@ def sample(
     # The divisor is not 0 without an output.
     divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
     return DecodingResult(ids, lengths, total / divisor, total)
-
-
-def check_temperature(temperature):
-    """Raises `ValueError` unless a temperature is finite and at least 0."""
-    if not 0 <= temperature < math.inf:
-        raise ValueError(
-            "`temperature` must be finite and at least 0. Received: "
-            f"temperature={temperature}"
-        )
 
 
 def _draw_tokens(logits, uniforms, temperature, top_k, top_p):

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.decoding.tokens import (
     IMPOSSIBLE,
     Constraints,
@@ -112,10 +113,8 @@ def beam_search(
         array([[0.36, 0.23]], dtype=float32)
     """
     check_lengths(max_lengths, limit, alpha, length_penalty_form)
-    if beam_size < 1:
-        raise ValueError(
-            f"`beam_size` must be at least 1. Received: beam_size={beam_size}"
-        )
+    check_number("beam_size", beam_size, int, minimum=1)
+    check_number("n_best", n_best, int)
     if not 1 <= n_best <= beam_size:
         raise ValueError(
             "`n_best` must be from 1 to `beam_size`. "
@@ -344,6 +343,9 @@ def reordering(
     Returns:
         The step function and the state, with R = B * N rows.
 
+    Raises:
+        ValueError: If `beam_size` is not positive.
+
     Example:
         >>> table = np.random.default_rng(1).normal(size=(7, 7, 7))
         >>> def step(ids, before):  # the two last tokens choose the logits
@@ -355,6 +357,8 @@ def reordering(
         >>> tuple(result.ids.shape)
         (3, 1, 9)
     """
+
+    check_number("beam_size", beam_size, int, minimum=1)
 
     def repeat(leaf):
         leaf = ops.convert_to_tensor(leaf)

@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.decoding import pick
 from keras_transformer.kernels.ids import class_ids
 from keras_transformer.types import Tensor, TensorLike
@@ -65,33 +67,44 @@ def length_penalty(
     Returns:
         A float32 tensor of the shape of `length`.
 
+    Raises:
+        ValueError: If a number is negative.
+
     Example:
         >>> float(length_penalty(7, 1.0))
         2.0
     """
+    check_number("alpha", alpha, minimum=0)
+    if not isinstance(length, (tuple, list)):
+        check_number("length", length, or_tensor=True, minimum=0)
     length = ops.cast(length, "float32")
     return (length if form == "power" else (5.0 + length) / 6.0) ** alpha
 
 
 def check_lengths(max_lengths, limit, alpha, length_penalty_form):
     """Raises `ValueError` unless lengths and penalty are in range."""
-    shape = tuple(ops.convert_to_tensor(max_lengths).shape)
-    if len(shape) != 1:
-        raise ValueError(
-            "`max_lengths` must have one length a sentence, shape (B,). "
-            f"Received: shape {shape}"
-        )
-    if isinstance(limit, int) and limit < 1:
-        raise ValueError(f"`limit` must be at least 1. Received: limit={limit}")
-    if not 0 <= alpha < math.inf:
-        raise ValueError(
-            f"`alpha` must be finite and at least 0. Received: alpha={alpha}"
-        )
+    one_per_sentence("max_lengths", max_lengths, "int32")
+    check_number("limit", limit, int, or_tensor=True, minimum=1)
+    check_number("alpha", alpha, minimum=0)
     if length_penalty_form not in ("gnmt", "power"):
         raise ValueError(
             "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
             f"length_penalty_form={length_penalty_form!r}"
         )
+
+
+def one_per_sentence(name, values, dtype):
+    """Returns values as a tensor (B,); raises `ValueError` unless they are numbers."""
+    rule = f"`{name}` must have one number a sentence, shape (B,)"
+    try:
+        tensor = ops.convert_to_tensor(values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{rule}. Received: {name}={values!r:.80}") from error
+    given = keras.backend.standardize_dtype(tensor.dtype)
+    if len(tensor.shape) != 1 or given in ("bool", "string"):
+        shape = tuple(tensor.shape)
+        raise ValueError(f"{rule}. Received: shape {shape} of dtype {given}")
+    return ops.cast(tensor, dtype)
 
 
 def write(ids, last_ids, position):
@@ -215,11 +228,8 @@ class Constraints(NamedTuple):
 def check_constraints(constraints):
     """Raises `ValueError` if a number or the shape of the prefix is out of range."""
     for name, minimum in (("min_length", 1), ("no_repeat_ngram_size", 0)):
-        value = getattr(constraints, name)
-        if value < minimum:
-            raise ValueError(
-                f"`{name}` must be at least {minimum}. Received: {name}={value}"
-            )
+        check_number(name, getattr(constraints, name), int, minimum=minimum)
+    check_number("never", constraints.never, int, optional=True, minimum=0)
     if constraints.prefix is None:
         return
     shape = tuple(ops.convert_to_tensor(constraints.prefix).shape)

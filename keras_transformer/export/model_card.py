@@ -191,7 +191,7 @@ def _sizes(model):
 
 def _options(config, always):
     """Returns in words the options in `always` and those that are not defaults."""
-    values = vars(config)
+    values = config.given()
     return ", ".join(
         f"{field.name} {values[field.name]}"
         for field in dataclasses.fields(config)

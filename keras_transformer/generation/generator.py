@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import DecodingConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.decoding import (
     FIRST_ROOM,
     Constraints,
@@ -18,7 +19,6 @@ from keras_transformer.decoding import (
     beam_search,
     sample,
 )
-from keras_transformer.decoding.sampling import check_temperature
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.generation.shortlist import Shortlist
 from keras_transformer.kernels.execution import keeps_shapes
@@ -154,7 +154,7 @@ class Generator(_Decoding):
         """Samples a target of each source, a `DecodingResult`.
 
         `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
-        (B,) of 0 is greedy. See `search` for the others.
+        (B,) is from 0 (greedy) to infinity (uniform). See `search` for the others.
         """
         source, longest, limit = self._sizes(source, lengths)
         state = self.model.start_decoding(source, limit)
@@ -235,7 +235,7 @@ class LanguageSampler(_Decoding):
         prompts: Integer array (B, P), the first tokens of the texts without a start
             token, each row padded at its end; (B, 0) for none.
         length: Longest text (tokens, prompt and end token counted).
-        temperature: Divisor of the logits; 0 is greedy.
+        temperature: Divisor of the logits, from 0 (greedy) to infinity (uniform).
         seed: Row i uses the seed `seed` + i, whatever its batch.
     Returns:
         A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
@@ -284,12 +284,14 @@ class LanguageSampler(_Decoding):
                 "`prompts` must have one row a text, shape (B, P). Received: shape "
                 f"{prompts.shape}"
             )
-        if length < max(1, prompts.shape[1]):
+        check_number("length", length, int, minimum=1)
+        if length < prompts.shape[1]:
             raise ValueError(
-                "`length` must be at least 1 and that of the prompts. Received: "
+                "`length` must be at least that of the prompts. Received: "
                 f"length={length}, prompts of {prompts.shape[1]} tokens"
             )
-        check_temperature(temperature)
+        check_number("temperature", temperature, finite=False, minimum=0)
+        check_number("seed", seed, int, minimum=0)
         size = self.model.config.vocabulary_size
         if np.any((prompts < 0) | (prompts >= size)):
             raise ValueError(

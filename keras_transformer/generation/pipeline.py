@@ -151,9 +151,10 @@ class Pipeline:
     def sample(self, text, temperature, seed, with_ids=False):
         """Samples a translation of each of the strings [B]; see `serving_default`.
 
-        A `temperature` [B] of 0, below or NaN is greedy; each text has a `seed` [B].
+        A `temperature` [B] is from 0 (greedy) to infinity (uniform); each text has a
+        `seed` [B].
         """
-        # No error for an infinite temperature: a server may batch several clients.
+        # No error for another temperature: a server may batch several clients.
         source = self._tokenize(text)
         longest = self.config.longest_output
         uniforms = tf.map_fn(

@@ -6,6 +6,7 @@ import re
 
 import keras
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.keras_private import (
     ToldWhenBuilt,
     keep_optimizer_out_of_files,
@@ -41,6 +42,7 @@ def enable_lora(
         ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b']
     """
     check_size("rank", rank)
+    check_number("lora_alpha", lora_alpha, optional=True)
     kinds = keras.layers.Dense, keras.layers.EinsumDense
     layers = [layer for layer in layers_within(model) if isinstance(layer, kinds)]
     if not layers:

@@ -5,22 +5,38 @@ from __future__ import annotations
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
+
 
 def check_size(name, value, optional=False):
     """Raises `ValueError` unless `value` is a positive integer, or an optional None."""
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        expected = f"`{name}` must be a positive integer"
-        raise ValueError(f"{expected}. Received: {name}={value!r}")
+    rule = "a positive integer"
+    check_number(name, value, int, rule=rule, optional=optional, minimum=1)
 
 
 def check_rate(name, value):
     """Raises `ValueError` unless `value` is a number in [0, 1)."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < 1:
-        expected = f"`{name}` must be a number in [0, 1)"
-        raise ValueError(f"{expected}. Received: {name}={value!r}")
+    check_number(name, value, rule="a number in [0, 1)", minimum=0, below=1)
+
+
+def check_known_width(layer, **shapes):
+    """Raises `ValueError` unless the last axis of each input has a known size."""
+    for name, shape in shapes.items():
+        if shape[-1] is None:
+            raise ValueError(
+                f"`{name}` must have a last axis of known size, the width that "
+                f"{type(layer).__name__} is built for. Received: shape {tuple(shape)}"
+            )
+
+
+def check_same_width(name, outputs, inputs):
+    """Raises `ValueError` unless a sub-layer's outputs are as wide as its inputs."""
+    width, expected = outputs.shape[-1], inputs.shape[-1]
+    if width != expected and None not in (width, expected):
+        raise ValueError(
+            f"`{name}` must return outputs as wide as its inputs, to which they are "
+            f"added. Received: width {width} for inputs of width {expected}"
+        )
 
 
 def integer_ids(name, ids, *axes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -88,7 +89,8 @@ def dot_product_attention(
         scores = score(queries, keys)
     if bias is not None:
         scores = ops.add(scores, bias)
-    if dropout is not None and weigh is masked_softmax and in_tensorflow_graph():
+    is_quick = dropout is not None and weigh is masked_softmax and in_tensorflow_graph()
+    if is_quick and dropout.makes_masks():
         dropped = few_passes.dropped_softmax_in_graph(scores, mask, dropout)
         attention_weights = weigh(scores, mask) if with_weights else None
     else:
@@ -120,6 +122,22 @@ def grouped_product(rows, matrices):
     folded = ops.reshape(rows, (batch, groups, heads // groups * length, width))
     product = ops.matmul(folded, matrices)  # No matrix is copied.
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
+
+
+def attention_spec(layer, heads, args, kwargs):
+    """Returns what `call` of an attention layer returns, as `KerasTensor`s."""
+    if layer.built:
+        # Traces `call`, of which a subclass may make more.
+        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+    given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
+    names = ("query", "value", "key")
+    shapes = [given[name].shape for name in names if given.get(name) is not None]
+    shape, dtype = layer.compute_output_shape(*shapes), layer.compute_dtype
+    output = keras.KerasTensor(shape, dtype)
+    if not given.get("return_attention_scores"):
+        return output
+    batch, length, num_keys = *shapes[0][:2], shapes[-1][1]
+    return output, keras.KerasTensor((batch, *heads, length, num_keys), dtype)
 
 
 _RECORD = contextvars.ContextVar("attention_record", default=None)

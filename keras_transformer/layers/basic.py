@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.adaptation import KeepsQuantisation
-from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
+from keras_transformer.layers.arguments import check_known_width, check_rate, check_size
+from keras_transformer.types import (
+    Activation,
+    LayerOptions,
+    Shape,
+    Tensor,
+    TensorLike,
+    WeightOptions,
+)
 
 # Options of every matrix and bias of a layer, with their defaults.
 WEIGHT_DEFAULTS = {
@@ -149,8 +158,9 @@ class Dropout(keras.layers.Dropout):
 
     As `keras.layers.Dropout`, but faster on a CPU: the mask is a hash of the seed, the
     call's number and the position. The same seed yields the same masks on TensorFlow
-    and JAX; replicas of a TensorFlow strategy drop different units. `rate` is rounded
-    to a multiple of 1 / 65536. PyTorch and `noise_shape` use Keras' own dropout.
+    and JAX; replicas of a TensorFlow strategy drop different units. A `rate` between 0
+    and 1 is rounded to a multiple of 2^-16, at least 2^-16 and at most 1 - 2^-15.
+    PyTorch, `noise_shape` and a `rate` of 1 use Keras' own dropout.
 
     Args:
         rate: Share of the units to drop, in [0, 1].
@@ -168,19 +178,35 @@ class Dropout(keras.layers.Dropout):
         >>> Dropout(0.5, seed=1)(np.ones((2, 3)), training=True)  # of 0 and 2
     """
 
+    def __init__(
+        self,
+        rate: float,
+        noise_shape: Sequence[int | None] | None = None,
+        seed: int | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        check_number("rate", rate, minimum=0, maximum=1)
+        check_number("seed", seed, int, optional=True)
+        super().__init__(rate, noise_shape, seed, **options)
+
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        keep, scale = self.next_mask(ops.shape(inputs)) if training else (None, 1.0)
-        if keep is None:
+        if not training or self.rate == 0 or not self.makes_masks():
             return super().call(inputs, training=training)
+        keep, scale = self.next_mask(ops.shape(inputs))
         return few_passes.drop(inputs, keep, scale)
 
+    def makes_masks(self) -> bool:
+        """Whether `next_mask` says what is dropped; else only Keras' call does."""
+        is_plain = self.rate < 1 and self.noise_shape is None
+        return is_plain and keras.backend.backend() != "torch"
+
     def next_mask(self, shape):
-        """Returns a mask of kept units and their factor; `None` if Keras drops."""
-        steps = few_passes.STEPS
-        threshold = round(self.rate * steps)
-        by_us = self.noise_shape is None and keras.backend.backend() != "torch"
-        if not by_us or not 0 < threshold < steps:
+        """Returns a mask of kept units, `None` for all, and their factor."""
+        if self.rate == 0:
             return None, 1.0
+        steps = few_passes.STEPS
+        # Any rate drops some and keeps some; the factor is finite in float16.
+        threshold = min(max(round(self.rate * steps), 1), steps - 2)
         # The seed and the number of the call, which differs between replicas.
         state = self.seed_generator.next()
         state = few_passes.of_this_replica(state) if num_replicas() > 1 else state
@@ -201,15 +227,34 @@ class LayerNormalization(keras.layers.LayerNormalization):
     https://arxiv.org/abs/1607.06450), in half the time when a TensorFlow graph without
     XLA trains.
 
+    Args:
+        axis: Axis to normalise over, or several.
+        epsilon: Constant added to the variance.
+        center: Whether to shift.
+        scale: Whether to scale.
+        **options: Other options of `keras.layers.LayerNormalization`.
     Call arguments:
         inputs: Float tensor (..., D).
         training: Whether a gradient will be computed.
     Returns:
         Float tensor (..., D).
+    Raises:
+        ValueError: If `epsilon` is negative.
 
     Example:
         >>> LayerNormalization()(np.array([[1.0, 3.0]]))  # [[-1., 1.]]
     """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] = -1,
+        epsilon: float = 1e-3,
+        center: bool = True,
+        scale: bool = True,
+        **options: Any,
+    ) -> None:
+        check_number("epsilon", epsilon, minimum=0)
+        super().__init__(axis, epsilon, center, scale, **options)
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
@@ -261,6 +306,7 @@ class FeedForward(ComposedLayer):
         self.hidden_dropout = Dropout(dropout_rate, dtype=dtype, name="hidden_dropout")
 
     def build(self, input_shape: Shape) -> None:
+        check_known_width(self, inputs=input_shape)
         self.hidden_dense.build(input_shape)
         self.output_dense = self.dense("output_dense", input_shape[-1])
         self.output_dense.build((*input_shape[:-1], self.d_ff))

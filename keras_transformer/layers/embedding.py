@@ -9,9 +9,15 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.adaptation import KeepsQuantisation
-from keras_transformer.layers.arguments import check_rate, check_size, integer_ids
+from keras_transformer.layers.arguments import (
+    check_known_width,
+    check_rate,
+    check_size,
+    integer_ids,
+)
 from keras_transformer.layers.basic import Dropout
 from keras_transformer.types import (
     Constraint,
@@ -60,6 +66,7 @@ def sinusoidal_encoding(
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
+    check_number("d_model", d_model, int, minimum=1)
     _check_kind("kind", kind, SINUSOIDS, d_model)
     count = (d_model + 1) // 2
     # At a width of 2 Marian's single pair has the frequency 1, not 0 / 0.
@@ -128,6 +135,7 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
 
     def build(self, input_shape: Shape) -> None:
         if self.positions == "learned":
+            check_known_width(self, inputs=input_shape)
             self.position_embeddings = self.add_weight(
                 (self.max_length, input_shape[-1]), name="position_embeddings",
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
@@ -140,6 +148,8 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     ) -> Tensor:  # fmt: skip
         if self.positions == "none":
             return self.dropout(inputs, training=training)
+        check_known_width(self, inputs=inputs.shape)
+        check_number("start", start, int, or_tensor=True, minimum=0)
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
         if self.positions == "learned":
@@ -211,6 +221,7 @@ class PositionalEmbedding(PositionalEncoding):
         super().__init__(positions, max_length, dropout_rate, **kwargs)
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
+        check_number("pad_id", pad_id, int, optional=True)
         _check_kind("positions", positions, POSITIONS, d_model)
         self.input_spec = None  # `integer_ids` checks the ids.
         self.vocabulary_size = vocabulary_size

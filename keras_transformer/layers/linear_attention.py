@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.layers.arguments import check_size
 from keras_transformer.layers.attention import refuse_fused
@@ -211,6 +212,7 @@ class PerformerAttention(LinearAttention):
     ) -> None:  # fmt: skip
         super().__init__(num_heads, key_dim, value_dim, seed=seed, **options)
         check_size("num_features", num_features, optional=True)
+        check_number("seed", seed, int, optional=True, minimum=0)
         self.num_features = num_features
 
     @property
@@ -234,6 +236,7 @@ class PerformerAttention(LinearAttention):
 
     def redraw(self, seed: int | None = None) -> None:
         """Draws new random features."""
+        check_number("seed", seed, int, optional=True, minimum=0)
         self.random_features.assign(self._draw(seed))
 
     def feature_map(self, inputs: TensorLike) -> Tensor:

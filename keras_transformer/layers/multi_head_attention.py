@@ -7,11 +7,13 @@ from typing import Any, Literal, Self, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels import decoding
 from keras_transformer.kernels.decoding import PreparedMask
 from keras_transformer.kernels.few_passes import masked_softmax
-from keras_transformer.layers.arguments import check_rate, check_size
+from keras_transformer.layers.arguments import check_known_width, check_rate, check_size
 from keras_transformer.layers.attention import (
+    attention_spec,
     dot_product_attention,
     is_recording,
     record_attention,
@@ -50,9 +52,12 @@ class MultiHeadAttention(ComposedLayer):
     `value_dense` and `output_dense`. Columns i * key_dim to (i + 1) * key_dim of
     `query_dense.kernel` are W_i^Q.
 
-    It replaces `keras.layers.MultiHeadAttention` for inputs (B, T, D), with the same
-    arguments; `from_keras` converts one. It differs in two ways: a query with no key to
-    attend to gets zeros from each head, and inputs keep their Keras masks.
+    It replaces `keras.layers.MultiHeadAttention` for inputs (B, T, D), with arguments
+    of the same names, order and defaults; `from_keras` converts one. The differences: a
+    query with no key to attend to gets zeros from each head, not the mean of all
+    values; inputs keep their Keras masks; masks of floats are refused; `value` may be
+    left out; there is no `attention_axes`, `sliding_window` or `use_gate`; kernels have
+    the shape (D, H * K), in Keras (D, H, K).
 
     To change how it attends, override `weigh` (the softmax), `score` (the product of
     queries and keys) or `attend` (all between the projections). For decoding, `step`
@@ -126,6 +131,7 @@ class MultiHeadAttention(ComposedLayer):
         check_size("output_shape", output_shape, optional=True)
         check_size("num_key_value_heads", num_key_value_heads, optional=True)
         check_rate("dropout", dropout)
+        check_number("seed", seed, int, optional=True)
         groups = num_key_value_heads or num_heads
         if num_heads % groups:
             raise ValueError(
@@ -190,6 +196,7 @@ class MultiHeadAttention(ComposedLayer):
                 "`query`, `value` and `key` must have the shapes (B, T, D) and "
                 f"(B, S, D). Received: {query_shape}, {value_shape}, {key_shape}"
             )
+        check_known_width(self, query=query_shape, value=value_shape, key=key_shape)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
@@ -197,6 +204,7 @@ class MultiHeadAttention(ComposedLayer):
         self.output_dense = self._projection("output_dense", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
         self.add_own_weights()
+        self.input_spec = keras.InputSpec(axes={-1: query_shape[-1]})
         self.built = True
 
     def add_own_weights(self) -> None:
@@ -408,8 +416,7 @@ class MultiHeadAttention(ComposedLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traces `call`, which may also return the weights.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        return attention_spec(self, (self.num_heads,), args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
         kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"

@@ -9,8 +9,13 @@ from typing import Any, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.ids import check_ids
-from keras_transformer.layers.arguments import check_size, integer_ids
+from keras_transformer.layers.arguments import (
+    check_known_width,
+    check_size,
+    integer_ids,
+)
 from keras_transformer.layers.embedding import PositionalEmbedding
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
@@ -46,6 +51,7 @@ class FeatureEmbedding(PositionalEmbedding):
         self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0, *,
         pad_id: int = 0, **options: Any,
     ) -> None:  # fmt: skip
+        check_number("pad_id", pad_id, int)
         first = vocabulary_size, d_model, dropout_rate
         super().__init__(*first, pad_id=pad_id, **options)
 
@@ -99,7 +105,7 @@ class PatchEmbedding(keras.layers.Layer):
         super().__init__(**kwargs)
         check_size("patch_size", patch_size)
         check_size("d_model", d_model)
-        if len(image_shape) != 3:
+        if not isinstance(image_shape, (tuple, list)) or len(image_shape) != 3:
             expected = "`image_shape` must be (height, width, channels)"
             raise ValueError(f"{expected}. Received: image_shape={image_shape!r}")
         for size in image_shape:
@@ -152,6 +158,7 @@ class ClassToken(keras.layers.Layer):
     """
 
     def build(self, input_shape: Shape) -> None:
+        check_known_width(self, states=input_shape)
         normal = keras.initializers.RandomNormal(stddev=0.02)
         self.token = self.add_weight(input_shape[-1:], normal, name="token")
         self.input_spec = keras.InputSpec(ndim=3)

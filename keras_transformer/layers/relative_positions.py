@@ -8,6 +8,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -26,11 +27,15 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
     Returns:
         Float tensor (..., T, K) of the type of `inputs`.
 
+    Raises:
+        ValueError: If `base` is not above 1.
+
     Example:
         >>> turned = rotate(np.array([[1.0, 0.0]]), np.array([1]))
         >>> np.round(ops.convert_to_numpy(turned), 3).tolist()  # cos(1), sin(1)
         [[0.54, 0.841]]
     """
+    check_number("base", base, above=1)
     width = inputs.shape[-1]
     pairs = ops.arange(width // 2, dtype="float32")
     frequencies = ops.exp(pairs * (-2.0 * math.log(base) / width))
@@ -50,10 +55,14 @@ def alibi_slopes(num_heads: int) -> list[float]:
     next lower power, then every other slope of twice that power: section 3 of Press et
     al., 2022, https://arxiv.org/abs/2108.12409, and the authors' code.
 
+    Raises:
+        ValueError: If `num_heads` is not positive.
+
     Example:
         >>> alibi_slopes(2)
         [0.0625, 0.00390625]
     """
+    check_number("num_heads", num_heads, int, minimum=1)
     power = 2 ** int(math.log2(num_heads))
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2 ** (-4 * i / power) for i in range(1, 2 * power, 2)]
@@ -107,8 +116,7 @@ class RotaryPositions(RelativePositions):
     """
 
     def __init__(self, base: float = 10000.0) -> None:
-        if not base > 1:
-            raise ValueError(f"`base` must be above 1. Received: base={base!r}")
+        check_number("base", base, above=1)
         self.base = base
 
     def check_key_dim(self, key_dim: int) -> None:
@@ -141,8 +149,7 @@ class AlibiPositions(RelativePositions):
     """
 
     def __init__(self, after: float = 1.0) -> None:
-        if not after > 0:
-            raise ValueError(f"`after` must be positive. Received: after={after!r}")
+        check_number("after", after, above=0)
         self.after = after
 
     def bias(

@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_transformer.kernels.few_passes import masked_softmax
 from keras_transformer.kernels.keras_private import carried_mask
-from keras_transformer.layers.arguments import check_rate, check_size
-from keras_transformer.layers.attention import refuse_fused
+from keras_transformer.layers.arguments import check_known_width, check_rate, check_size
+from keras_transformer.layers.attention import attention_spec, refuse_fused
 from keras_transformer.layers.basic import ComposedLayer, Dropout, project
 from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.relative_positions import RotaryPositions
@@ -166,8 +166,10 @@ class AdditiveAttention(ComposedLayer):
     def build(
         self, query_shape: Shape, value_shape: Shape, key_shape: Shape | None = None
     ) -> None:
+        key_shape = value_shape if key_shape is None else key_shape
+        check_known_width(self, query=query_shape, key=key_shape)
         self.query_dense.build(query_shape)
-        self.key_dense.build(value_shape if key_shape is None else key_shape)
+        self.key_dense.build(key_shape)
         self.score_kernel = self.add_weight(
             (self.units,), self.kernel_initializer, name="score_kernel",
             regularizer=self.kernel_regularizer, constraint=self.kernel_constraint,
@@ -204,8 +206,7 @@ class AdditiveAttention(ComposedLayer):
         return (*query_shape[:-1], value_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        # Traces `call`, which may also return the weights.
-        return keras.Operation.compute_output_spec(self, *args, **kwargs)
+        return attention_spec(self, (), args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
         names = "units", "dropout_rate", "use_bias"

@@ -8,6 +8,7 @@ from keras import ops
 from keras_transformer.kernels.decoding import of_parents
 from keras_transformer.kernels.few_passes import wide_dtype
 from keras_transformer.kernels.recurrence import linear_recurrence
+from keras_transformer.layers.arguments import check_known_width
 from keras_transformer.layers.basic import ComposedLayer, joined, project
 from keras_transformer.masks import attention_mask, mask_of_keys
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
@@ -46,6 +47,7 @@ class SSRU(ComposedLayer):
     """
 
     def build(self, input_shape: Shape) -> None:
+        check_known_width(self, inputs=input_shape)
         width = input_shape[-1]
         self.input_dense = self.dense("input_dense", width, use_bias=False)
         self.forget_dense = self.dense("forget_dense", width)

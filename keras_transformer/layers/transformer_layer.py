@@ -10,7 +10,9 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 import keras
 
 from keras_transformer.config.layers import SublayerConfig
+from keras_transformer.config.options import argument_lines
 from keras_transformer.kernels.keras_private import carried_mask
+from keras_transformer.layers.arguments import check_known_width, check_same_width
 from keras_transformer.layers.basic import (
     ComposedLayer,
     Dropout,
@@ -72,16 +74,17 @@ class LayerArguments(WeightOptions, total=False):
     attention_window: int | None
     num_key_value_heads: int | None
     dropout_rate: float
-    attention_dropout_rate: float
-    activation_dropout_rate: float
+    attention_dropout_rate: float | None
+    activation_dropout_rate: float | None
     positions: Literal["rotary", "alibi"] | RelativePositions | None
 
 
 def _documented(cls: _T) -> _T:
     """Replaces `{options}` in a docstring by the options of `SublayerConfig`."""
     if cls.__doc__:
-        options = textwrap.indent(SublayerConfig.__doc__.split("Args:\n")[1], "    ")
-        cls.__doc__ = cls.__doc__.replace("        {options}\n", options)
+        lines = argument_lines(SublayerConfig, required=("num_heads", "d_ff"))
+        options = textwrap.indent("\n".join(lines), "    ")
+        cls.__doc__ = cls.__doc__.replace("        {options}", options)
     return cls
 
 
@@ -173,6 +176,7 @@ class TransformerLayer(ComposedLayer):
         if len(input_shape) != 3:
             expected = "`inputs` must have the shape (B, T, D)"
             raise ValueError(f"{expected}. Received: shape {tuple(input_shape)}")
+        check_known_width(self, inputs=input_shape)
         # Made here, because the default of `key_dim` depends on the width.
         self.self_attention = self.make_attention("self_attention", input_shape[-1])
         self.self_attention.build(input_shape)
@@ -180,12 +184,14 @@ class TransformerLayer(ComposedLayer):
         self.feed_forward.build(input_shape)
         for norm in self.norms.values():
             norm.build(input_shape)
+        self.input_spec = keras.InputSpec(axes={-1: input_shape[-1]})
         self.built = True
 
     def residual(self, name, x, sublayer, training=None):
         """Adds a sub-layer's output to x, with the norm before or after."""
         norm, dropout = self.norms[name], self.dropouts[name]
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
+        check_same_width(name, outputs, x)
         x = x + dropout(outputs, training=training)
         return x if self.norm_first else norm(x, training=training)
 
@@ -348,6 +354,7 @@ class DecoderLayer(CausalLayer):
     sublayers = ("self_attention", "cross_attention", "feed_forward")
 
     def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:
+        check_known_width(self, encoder_output=encoder_output_shape)
         super().build(inputs_shape)
         self.cross_attention = self.make_attention("cross_attention", inputs_shape[-1])
         self.cross_attention.build(inputs_shape, encoder_output_shape)

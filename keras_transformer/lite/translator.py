@@ -17,6 +17,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +89,8 @@ class TextTranslator:
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
         finds none, the only translation is empty with score -inf.
         """
-        if not _is_whole(n_best) or not 1 <= n_best <= self.most:
+        _check_integer("n_best", n_best)
+        if not 1 <= n_best <= self.most:
             raise ValueError(
                 f"`n_best` must be from 1 to {self.most}, the beam size or the "
                 f"`n_best` of the export. Received: n_best={n_best!r}"
@@ -116,16 +118,18 @@ class TextTranslator:
     ) -> list[Translation]:
         """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
-        The temperature divides the logits; 0 is greedy. Scores do not depend on it.
-        Text i uses the seed `seed` + i in any batch. LiteRT draws other translations
-        than TensorFlow, and needs a seed of at least 0.
+        The temperature divides the logits, from 0 (greedy) to infinity (uniform), but
+        not the scores. Text i uses the seed `seed` + i in any batch. LiteRT draws
+        other translations than TensorFlow, and needs a seed of at least 0.
         """
-        if not 0 <= temperature < math.inf:
+        is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+        if not is_number or not temperature >= 0:  # such as NaN
             raise ValueError(
-                "`temperature` must be finite and at least 0. Received: "
-                f"temperature={temperature}"
+                "`temperature` must be a number, at least 0. Received: "
+                f"temperature={temperature!r}"
             )
         texts = _texts_of("texts", texts)
+        _check_integer("seed", seed)
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
         rows = self._rows("sample", {"texts": texts}, numbers=numbers)
         return list(map(_best_of, rows))
@@ -177,7 +181,8 @@ class TextTranslator:
                 f"{', '.join(str(len(column)) for column in texts)}"
             )
         batch_size = self.batch_size
-        if not _is_whole(batch_size) or batch_size < 1:
+        _check_integer("batch_size", batch_size)
+        if batch_size < 1:
             raise ValueError(
                 f"`batch_size` must be at least 1. Received: batch_size={batch_size!r}"
             )
@@ -192,6 +197,12 @@ class TextTranslator:
             for place, result in zip(places, results, strict=True):
                 rows[place] = dict(zip(outputs, result, strict=True))
         return rows
+
+
+def _check_integer(name, value):
+    """Raises `ValueError` unless a value is an integer, which True is not."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
 
 
 class LiteTranslator(TextTranslator):
@@ -213,11 +224,11 @@ class LiteTranslator(TextTranslator):
     """
 
     def __init__(self, directory: str | Path, threads: int | None = None):
-        if threads is None:
-            threads = _available_cores()
-        if not _is_whole(threads) or threads < 1:
+        threads = _available_cores() if threads is None else threads
+        _check_integer("threads", threads)
+        if threads < 1:
             raise ValueError(
-                f"`threads` must be at least 1. Received: threads={threads!r}"
+                f"`threads` must be at least 1. Received: threads={threads}"
             )
         try:
             from ai_edge_litert.interpreter import Interpreter
@@ -321,10 +332,6 @@ def _texts_of(name, column):
             f"Received: {column!r:.100}"
         )
     return texts
-
-
-def _is_whole(value):
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _best_of(row):

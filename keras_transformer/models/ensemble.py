@@ -155,8 +155,8 @@ class Ensemble(ExportableModel):
         """As `Seq2Seq.input_signature`."""
         return self.members[0].input_signature()
 
-    def compute_output_shape(self, input_shape: tuple[Shape, Shape]) -> Shape:
-        return (*input_shape[1], self.config.target_vocabulary_size)
+    def compute_output_shape(self, input_shape: Any) -> Shape:
+        return self.members[0].compute_output_shape(input_shape)
 
 
 def _log_of_mean(logits):

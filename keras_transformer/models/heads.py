@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.config.options import check_choice
+from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.exact_training import ExactTraining
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.adaptation import KeepsQuantisation
@@ -43,7 +43,10 @@ class EncoderHead(KeepsQuantisation, ExportableModel):
         `inputs` are those of a call; a class token is position 0. Raises `ValueError`
         if the attention has no weights, as `LinearAttention`.
         """
-        attention = self.encoder.stack.encoder_layers[layer].self_attention
+        layers = self.encoder.stack.encoder_layers
+        most = len(layers) - 1
+        check_number("layer", layer, int, minimum=-len(layers), maximum=most)
+        attention = layers[layer].self_attention
         with recorded_attention() as record:
             self(inputs, training=False)
         if attention not in record:

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.arguments import check_size
 
@@ -62,8 +63,14 @@ class MaskedTokens(keras.utils.PyDataset):
     ) -> None:  # fmt: skip
         super().__init__(**kwargs)
         check_size("batch_size", batch_size)
-        if not 0 < rate <= 1:
-            raise ValueError(f"`rate` must be in (0, 1]. Received: rate={rate!r}")
+        for name, id in (
+            ("mask_id", mask_id),
+            ("first_id", first_id),
+            ("vocabulary_size", vocabulary_size),
+        ):
+            check_number(name, id, int)
+        check_number("rate", rate, rule="a number in (0, 1]", above=0, maximum=1)
+        check_number("seed", seed, int, minimum=0)
         if not 0 < mask_id < first_id < vocabulary_size:
             raise ValueError(
                 "The ids must be 0 < `mask_id` < `first_id` < `vocabulary_size`. "

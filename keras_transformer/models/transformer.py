@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.kernels.keras_private import with_mask
 from keras_transformer.layers.arguments import described, integer_ids
 from keras_transformer.layers.attention import recorded_attention
@@ -16,6 +17,8 @@ from keras_transformer.layers.transformer_layer import DecoderLayer, EncoderLaye
 from keras_transformer.masks import padding_mask
 from keras_transformer.models.model import TokenModel
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
+
+_PAIR = "`inputs` must be a pair, (source, target_in)"
 
 
 class Seq2Seq(TokenModel):
@@ -48,15 +51,9 @@ class Seq2Seq(TokenModel):
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
         return_states: bool = False,
     ) -> Tensor:  # fmt: skip
-        if isinstance(inputs, dict) and inputs.keys() == {"source", "target_in"}:
-            inputs = inputs["source"], inputs["target_in"]
-        if not isinstance(inputs, (tuple, list)) or len(inputs) != 2:
-            raise TypeError(
-                "`inputs` must be a pair, (source, target_in). Received: "
-                f"{described(inputs)}"
-            )
-        source = integer_ids("source", inputs[0], "B", "S")
-        target_in = integer_ids("target_in", inputs[1], "B", "T")
+        source, target_in = _pair_of(inputs)
+        source = integer_ids("source", source, "B", "S")
+        target_in = integer_ids("target_in", target_in, "B", "T")
         rows = source.shape[0], target_in.shape[0]
         if None not in rows and rows[0] != rows[1]:
             raise ValueError(
@@ -78,9 +75,19 @@ class Seq2Seq(TokenModel):
         return [tuple(keras.InputSpec(name=name, **details) for name in names)]
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
-        is_named = isinstance(input_shape, dict)
-        target = input_shape["target_in" if is_named else 1]
+        _, target = _pair_of(input_shape)
+        if not isinstance(target, (tuple, list)):
+            raise TypeError(f"{_PAIR}. Received: one tensor of shape {input_shape}")
         return (*target, self.config.target_vocabulary_size)
+
+
+def _pair_of(inputs):
+    """Returns source and target_in, which may be given by name."""
+    if isinstance(inputs, dict) and inputs.keys() == {"source", "target_in"}:
+        return inputs["source"], inputs["target_in"]
+    if not isinstance(inputs, (tuple, list)) or len(inputs) != 2:
+        raise TypeError(f"{_PAIR}. Received: {described(inputs)}")
+    return inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -224,6 +231,8 @@ class Transformer(Seq2Seq):
         Row t is the attention that predicts the token after target_in[t]. Takes
         target_in (B, T) and the results of `encode`.
         """
+        count = len(self.decoder_layers)
+        check_number("layer", layer, int, minimum=-count, maximum=count - 1)
         with recorded_attention() as record:
             self.decode_states(target_in, encoder_output, source_mask, training=False)
         return record[self.decoder_layers[layer].cross_attention][0]

@@ -11,7 +11,7 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.config.options import check_choice
+from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.generation.generator import Generator
 from keras_transformer.layers.attention import recorded_attention
 from keras_transformer.layers.linear_attention import LinearAttention
@@ -61,6 +61,7 @@ def attention(
     """
     weights = _array("weights", weights, (2, 3))
     if head is not None:
+        check_number("head", head, int)
         count = len(weights) if weights.ndim == 3 else 0
         if not -count <= head < count:
             raise ValueError(
@@ -212,6 +213,7 @@ class SentenceAttention(NamedTuple):
                 "T x S matrix, or is an SSRU; `kind` must be another. Received: "
                 f"kind={kind!r}"
             )
+        check_number("layer", layer, int)
         if not -len(weights) <= layer < len(weights):
             raise ValueError(
                 f"`layer` must be from {-len(weights)} to {len(weights) - 1}. "

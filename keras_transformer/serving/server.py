@@ -77,8 +77,8 @@ def listening(host: str, port: int, extra: str) -> socket.socket:
             "A server needs starlette and uvicorn: install "
             f"keras-transformer-seq2seq[{extra}]"
         ) from error
-    if not 0 <= port <= 65535:
-        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port}")
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio only avoids delays (TCP_NODELAY, 40 ms) if the protocol is given.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

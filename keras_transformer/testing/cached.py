@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.testing.calls import as_array, check_close, drawn, name_of
+from keras_transformer.config.options import check_number
+from keras_transformer.testing.calls import (
+    as_array,
+    check_close,
+    drawn,
+    generator_of,
+    name_of,
+)
 from keras_transformer.types import TensorLike
 
 
@@ -39,9 +46,9 @@ def assert_cached_equals_uncached(
         >>> config = TransformerConfig.preset("tiny", **sizes)
         >>> assert_cached_equals_uncached(Transformer(config))
     """
-    if length < 2:
-        raise ValueError(f"`length` must be at least 2. Received: length={length}")
-    rng, config = np.random.default_rng(seed), model.config
+    check_number("length", length, int, minimum=2)
+    check_number("beam_size", beam_size, int, minimum=1)
+    rng, config = generator_of(seed, tolerance), model.config
     if hasattr(model, "encode"):
         if source is None:
             source = drawn((2, 5), config.source_vocabulary_size, config.pad_id, rng)

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.config.options import check_number
+
 
 def as_array(tensor):
     """Returns a tensor of any backend and float type as a NumPy array."""
@@ -15,6 +17,14 @@ def as_array(tensor):
     if "float" in str(tensor.dtype):
         tensor = ops.cast(tensor, "float32")
     return ops.convert_to_numpy(tensor)
+
+
+def generator_of(seed, tolerance, ids_below=None):
+    """Returns a random generator, once the numbers of a check are found to be some."""
+    check_number("tolerance", tolerance, minimum=0)
+    check_number("ids_below", ids_below, int, optional=True, minimum=1)
+    check_number("seed", seed, int, minimum=0)
+    return np.random.default_rng(seed)
 
 
 def input_arrays(inputs, shape, ids_below, pad_id, rng):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_transformer.testing import calls
 from keras_transformer.types import TensorLike
 
@@ -44,7 +42,8 @@ def assert_causal(
     Example:
         >>> assert_causal(keras.layers.GRU(8, return_sequences=True))
     """
-    rng, name = np.random.default_rng(seed), calls.name_of(layer)
+    rng = calls.generator_of(seed, tolerance, ids_below)
+    name = calls.name_of(layer)
     first, *others = calls.input_arrays(inputs, shape, ids_below, 0, rng)
     length = first.shape[1]
     if length < 2:

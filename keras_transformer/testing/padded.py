@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.config.options import check_number
 from keras_transformer.testing import calls
 from keras_transformer.types import TensorLike
 
@@ -52,7 +53,8 @@ def assert_padding_invariant(
     Example:
         >>> assert_padding_invariant(EncoderLayer(num_heads=2, d_ff=16))
     """
-    rng = np.random.default_rng(seed)
+    check_number("pad_id", pad_id, int, minimum=0)
+    rng = calls.generator_of(seed, tolerance, ids_below)
     arrays = calls.input_arrays(inputs, shape, ids_below, pad_id, rng)
     if mask_names is not None and len(mask_names) != len(arrays):
         raise ValueError(

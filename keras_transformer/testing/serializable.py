@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_transformer.testing import calls
 from keras_transformer.types import TensorLike
@@ -44,7 +43,8 @@ def assert_serializable(
     Example:
         >>> assert_serializable(EncoderLayer(num_heads=2, d_ff=16))
     """
-    rng, name = np.random.default_rng(seed), calls.name_of(layer)
+    rng = calls.generator_of(seed, tolerance, ids_below)
+    name = calls.name_of(layer)
     arrays = calls.input_arrays(inputs, shape, ids_below, 0, rng)
     expected = calls.output_of(layer, arrays, call_options)
     config, signature = layer.get_config(), inspect.signature(type(layer).__init__)

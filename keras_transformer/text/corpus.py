@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config import DataConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
@@ -91,6 +92,9 @@ class Corpus:
         directory: str | Path | None = None,
         console: Any = None,
     ):
+        check_number("seed", seed, int, minimum=0)
+        for longest in boundaries or ():
+            check_number("boundaries", longest, int, minimum=1)
         self.text = open_pairs(text)
         self.tokenizers = tokenizers
         self.config = config = DataConfig() if config is None else config
@@ -162,6 +166,8 @@ class Corpus:
         Example:
             >>> model.fit(corpus.dataset(step, 1000), shuffle=False)
         """
+        check_number("first", first, int, minimum=0)
+        check_number("number", number, int, optional=True, minimum=1)
         firsts = itertools.repeat(first)
         if number is None:
             number = self.num_batches
@@ -185,6 +191,7 @@ class Corpus:
 
     def batch(self, step: int, shuffle: bool = True) -> tuple:
         """Returns the batch of a step, counted from 0 through all epochs, as arrays."""
+        check_number("step", step, int, minimum=0)
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
         ends = self._ends[2 * places[:, None] + np.arange(3)].tolist()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import TokenizerConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
@@ -179,6 +180,7 @@ def learn_tokenizers(
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
+    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
     text, config = open_pairs(text), config or TokenizerConfig()
     text.count()  # Checks that the files are aligned.
     tokenizers = []

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_transformer.config import RunConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.files import check_new_directory, replacing, write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
@@ -133,6 +134,7 @@ def average_run(
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
     """
+    check_number("last", last, int, optional=True)
     run, output = Path(run), Path(output)
     check_new_directory(output)
     if checkpoints is None:

@@ -262,7 +262,7 @@ class Run:
         }
         config = config.with_options(**chosen).fitted_to(was["planned_updates"])
         problem = None
-        if differing := _differing(config, begun.to_dict(), _CHANGEABLE):
+        if differing := _differing(config, begun.given(), _CHANGEABLE):
             allowed = ", ".join(sorted(_CHANGEABLE))
             problem = f"other options: {differing}. Only these may change: {allowed}"
         for part in ("validation", "training"):
@@ -427,16 +427,18 @@ def _described(text, validation, optimizer, loss, init, make_model):
     return data
 
 
-def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) -> str:
+def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -> str:
     """Returns the options that differ from those in the sections of `other`."""
     # The tokenizers determine the sizes of the vocabularies.
     free = may_differ | {"source_vocabulary_size", "target_vocabulary_size"}
-    return "; ".join(
-        f"`{name}` is {getattr(getattr(config, section), name)!r} and was {value!r}"
-        for section, options in other.items()
-        for name, value in options.items()
-        if name not in free and getattr(getattr(config, section), name) != value
-    )
+    differing = []
+    for section, was in other.items():
+        now = getattr(config, section)
+        for name in was.given():
+            before, after = getattr(was, name), getattr(now, name)
+            if name not in free and before != after:
+                differing.append(f"`{name}` is {after!r} and was {before!r}")
+    return "; ".join(differing)
 
 
 def default_config(
@@ -495,10 +497,7 @@ def _loaded(init: Translator | str | Path, name: str, config: RunConfig) -> Tran
             "The model of `init` must not be quantised: use the one from before "
             "`quantize`."
         )
-    made = {
-        "model": model.config.to_dict(),
-        "tokenizer": translator.tokenizers.config.to_dict(),
-    }
+    made = {"model": model.config, "tokenizer": translator.tokenizers.config}
     if differing := _differing(config, made, _RATES):
         raise ValueError(
             f"Options of model and tokenizer must be those of {name}, whose weights "

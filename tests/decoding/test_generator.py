@@ -317,6 +317,15 @@ def test_temperature_0_takes_the_best_token_at_every_step(language):
     assert (numpy(result.lengths) <= 11).all()
 
 
+def test_an_infinite_temperature_draws_each_token_alike(language):
+    sampler = kt.LanguageSampler(language)
+    hot, wild = (
+        drawn(sampler, PROMPTS, 11, temperature=temperature)[0]
+        for temperature in (1e9, np.inf)
+    )
+    np.testing.assert_array_equal(hot, wild)
+
+
 @pytest.mark.parametrize("filters", ({"top_k": 3}, {"top_p": 0.4}))
 def test_log_probabilities_are_the_models_for_the_whole_text(language, filters):
     """And every token drawn is among those that the filter leaves."""

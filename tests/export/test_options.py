@@ -115,6 +115,9 @@ def test_a_litert_file_translates_as_the_model(live, tmp_path):
     for found, expected in zip(*greedy, strict=True):
         assert found.text == expected.text
         assert found.score == pytest.approx(expected.score, abs=1e-4)
+    wild = lite.sample(TEXTS, temperature=np.inf)
+    assert wild == lite.sample(TEXTS, temperature=1e9)
+    assert [t.text for t in wild] != lite(TEXTS)
 
 
 # What no format takes.

@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 from keras_transformer.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
-from keras_transformer.layers import Dropout
+from keras_transformer.layers import Dropout, MultiHeadAttention
 from tests.models.backends import run_python
 
 ON_TORCH = keras.backend.backend() == "torch"
@@ -159,6 +159,38 @@ def test_the_rest_is_as_of_keras():
     again = keras.saving.deserialize_keras_object(saved)
     assert type(again) is Dropout
     assert again.get_config() == layer.get_config()
+
+
+def test_a_rate_near_0_or_1_still_drops_and_keeps_some():
+    """In float16 the factor of what is kept is finite."""
+    inputs = np.ones((64, 4096), "float16")
+    for rate in (1 - 2**-16, 1 - 2**-24):
+        outputs = drop(inputs, rate=rate, dtype="float16")
+        assert (outputs == 0).mean() > 0.9999
+        assert np.isfinite(outputs).all() or ON_TORCH  # Keras' own does not care.
+    outputs = drop(inputs.astype("float32"), rate=2**-16, calls=3)
+    assert 0 < (outputs == 0).sum() < 30
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow")
+def test_a_graph_drops_attention_weights_as_an_eager_call_does(rng):
+    """Whether the mask is made by us or the drop is Keras' own."""
+    import tensorflow as tf
+
+    inputs = tf.constant(rng.normal(size=(2, 5, 6)), "float32")
+    for options in (
+        {"rate": 1 - 2**-18},
+        {"rate": 1.0},
+        {"rate": 0.5, "noise_shape": (2, 1, 5, 5)},
+    ):
+        attention = MultiHeadAttention(2, 3)
+        attention.attention_dropout = Dropout(**options, seed=1)
+        kept = attention(inputs)
+        for call in (attention, tf.function(attention)):
+            found = call(inputs, training=True).numpy()
+            if options["rate"] > 0.5:
+                np.testing.assert_array_equal(found, np.zeros_like(found))
+            assert np.abs(found - kept).max() > 0.01
 
 
 SHAPES = ((6,), (5, 7), (2, 3, 8), (2, 3, 5, 7), (2, 3, 4, 6))

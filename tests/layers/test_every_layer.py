@@ -303,6 +303,22 @@ def test_adapters_are_trained_and_come_back_merged(name, rng, tmp_path):
     check_adapters(model, row.inputs(rng), targets, "mse", tmp_path)
 
 
+def test_a_layer_that_is_not_built_knows_what_a_call_returns(row, rng):
+    """As Keras' own attention does, also of the attention weights."""
+    attends = "return_attention_scores" in row.layer_class.call.__code__.co_varnames
+    without = (layers.LinearAttention, layers.PerformerAttention)
+    attends = attends and row.layer_class not in without
+    for options in ({}, {"return_attention_scores": True})[: 1 + attends]:
+        layer = row.layer_class(**row.options, dtype="mixed_bfloat16")
+        symbols = map(keras.KerasTensor, row.shapes)
+        found = layer.compute_output_spec(*symbols, **options)
+        assert not layer.built
+        made = keras.tree.flatten(layer(*row.inputs(rng), **options))
+        found = [(x.shape, x.dtype) for x in keras.tree.flatten(found)]
+        kind = keras.backend.standardize_dtype
+        assert found == [(tuple(x.shape), kind(x.dtype)) for x in made]
+
+
 def test_mixed_precision_computes_in_bfloat16_and_keeps_float32_weights(row, rng):
     exact, mixed = (
         row.layer_class(**row.exact_options(), dtype=dtype)

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -67,6 +68,16 @@ def test_its_logits_are_the_log_of_the_mean_of_the_probabilities():
     # The members do not agree, or the test would tell nothing.
     alone = np.exp(reference.log_softmax(numpy(members()[0]((SOURCE, TARGET_IN)))))
     assert np.abs(alone - expected)[real].max() > 0.1
+
+
+def test_inputs_may_have_names_also_symbolic_ones():
+    inputs = {"source": SOURCE, "target_in": TARGET_IN}
+    symbols = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs}
+    model = keras.Model(symbols, ensemble()(symbols))
+    assert model.output.shape == (None, None, 7)
+    expected = numpy(ensemble()((SOURCE, TARGET_IN)))
+    for found in (ensemble()(inputs), model(inputs)):
+        np.testing.assert_allclose(numpy(found), expected, rtol=1e-6)
 
 
 def test_steps_with_a_cache_equal_a_call():
