@@ -90,7 +90,7 @@ class SublayerConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         # These are numbers for whoever reads them, and follow `replace`.
-        following = [name for name in _OTHER_RATES if getattr(self, name) is None]
+        following = tuple(x for x in _OTHER_RATES if getattr(self, x) is None)
         for name in following:
             object.__setattr__(self, name, self.dropout_rate)
         object.__setattr__(self, "_following", following)
