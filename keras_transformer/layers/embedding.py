@@ -298,6 +298,9 @@ class PositionalEmbedding(PositionalEncoding):
     def get_config(self) -> dict[str, Any]:
         names = "vocabulary_size", "d_model", "pad_id"
         own = {name: getattr(self, name) for name in names}
-        table = self.token_embedding.get_config()
-        own |= {name: table[name] for name in table if name.startswith("embeddings_")}
+        table = self.token_embedding
+        for kind in ("initializer", "regularizer", "constraint"):
+            option = getattr(table, f"embeddings_{kind}")
+            serialize = getattr(keras, f"{kind}s").serialize
+            own[f"embeddings_{kind}"] = serialize(option)
         return super().get_config() | own

@@ -62,7 +62,6 @@ class EncoderHead(KeepsQuantisation, ExportableModel):
         self.output_map = keras.layers.Dense(units, **options)
         self.output_map.build((*axes, self.encoder.config.d_model))
         self.built = self.encoder.built
-        self.when_built()
 
     def input_signature(self) -> list[keras.InputSpec]:
         """Returns the `InputSpec` of ids (B, S), or (B, S, F) of features."""
@@ -84,7 +83,9 @@ class EncoderHead(KeepsQuantisation, ExportableModel):
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> Self:
         encoder = keras.saving.deserialize_keras_object(config["encoder"])
-        return cls(**(config | {"encoder": encoder}))
+        made = cls(**(config | {"encoder": encoder}))
+        made.when_built()  # Its parts were built by the constructor.
+        return made
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
