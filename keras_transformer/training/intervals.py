@@ -52,7 +52,7 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
     before = model.nonfinite_batches
-    data = run.distribution.dataset(run.training.dataset(state.step, steps))
+    data = run.distribution.dataset(run.training.batches(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     skipped = model.nonfinite_batches - before
     if skipped:
