@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from keras_transformer.extras import how_to_install
+
 _PART = 128  # texts that a worker gets at a time
 
 
@@ -46,8 +48,7 @@ class RayTranslator:
             from ray.util import ActorPool
         except ImportError as error:
             raise ImportError(
-                "Ray is not installed. Install the extra: "
-                'pip install "keras-transformer-seq2seq[ray]"'
+                f"Several workers need Ray: {how_to_install('ray')}."
             ) from error
         from keras_transformer.export import latest_version
         from keras_transformer.layers.arguments import check_size

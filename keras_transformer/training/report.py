@@ -25,6 +25,7 @@ from rich.table import Column
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import available_cores
 from keras_transformer.export.model_card import SUMMARY
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import replacing
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.models.transformer import Seq2Seq
@@ -37,8 +38,8 @@ from keras_transformer.training.validation import without_progress
 
 # What each backend needs for NVIDIA GPUs.
 _REMEDIES = {
-    "tensorflow": "install keras-transformer-seq2seq[gpu]",
-    "jax": "install keras-transformer-seq2seq[gpu-jax]",
+    "tensorflow": how_to_install("gpu"),
+    "jax": how_to_install("gpu-jax"),
     "torch": "install a PyTorch that is built for CUDA",
 }
 # The figures in the table at the terminal: title, name, format. log.csv has all.
