@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from keras_transformer.files import digest, naming, sync_directory, take_lock
+from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
@@ -38,11 +39,12 @@ class BulkSummary:
     resumed: int  # lines that an earlier, interrupted process translated
     seconds: float  # for the other lines
     left_out: int = 0  # lines without a translation of use, of `distill`
+    # Lines a second after the first window, which also loads and compiles.
+    rate: float | None = None
 
     def __str__(self):
         new = self.sentences - self.resumed
-        rate = new / max(self.seconds, 1e-9)
-        text = f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
+        text = in_time(new, self.seconds, self.rate)
         if self.resumed:
             text += f", {self.resumed:,} more were done earlier"
         if self.left_out:
@@ -125,13 +127,16 @@ def translate_texts(
     )  # fmt: skip
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
         partial.resume(texts)
-        start, begin = partial.done.lines, time.monotonic()
+        start, times, rate = partial.done.lines, [time.monotonic()], None
         task = progress.add_task("translating", total=total, completed=start)
         for lines in windows:
             partial.append(lines, _translated(translate, lines))
             progress.advance(task, len(lines))
+            times.append(time.monotonic())
         partial.finish()
-    return BulkSummary(partial.done.lines, start, time.monotonic() - begin)
+    if (others := partial.done.lines - start - window) > 0:
+        rate = others / max(times[-1] - times[1], 1e-9)
+    return BulkSummary(partial.done.lines, start, times[-1] - times[0], rate=rate)
 
 
 def translate_lines(

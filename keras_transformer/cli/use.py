@@ -12,6 +12,7 @@ from keras_transformer.cli.flags import (
     load_module,
     load_pairs,
 )
+from keras_transformer.config import DataConfig
 from keras_transformer.files import check_file_to_write, latest_version
 from keras_transformer.terminal import (
     native_messages_hidden,
@@ -29,7 +30,10 @@ def evaluate(options):
         check_file_to_write(options.output)
     translator, evaluation = load_translator(options), load_module("evaluation")
     text = load_pairs(options.test, options.columns)
-    pairs = ((pair.source, pair.target) for pair in text.pairs())
+    bad_lines = load_module("text").BadLines(_bad_line_budget(options))
+    pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
+    if bad_lines.count:
+        print_message(f"keras-transformer: warning: left out {bad_lines}")
     scores = evaluation.evaluate(
         translator, pairs, options.output, show_progress=not options.quiet
     )
@@ -45,7 +49,12 @@ def evaluate(options):
             print_message(
                 f"keras-transformer: warning: the scores were not recorded: {error}"
             )
-    return values | {"output": options.output}
+    return values | {"output": options.output, "bad_lines": bad_lines.count}
+
+
+def _bad_line_budget(options):
+    """Returns the number of `--bad-line-budget`, which must not be negative."""
+    return DataConfig(bad_line_budget=options.bad_line_budget).bad_line_budget
 
 
 def translate(options):
@@ -104,6 +113,7 @@ def distill(options):
         load_pairs(options.train, options.columns),
         options.output,
         best_of=options.best_of,
+        bad_line_budget=_bad_line_budget(options),
         fingerprint=" ".join(parts),
         facts={"command": options.command, "search": teacher.config.to_dict()},
         show_progress=not options.quiet,

@@ -154,6 +154,7 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
 class TrainingBar(Progress):
     """The bar of a run at a terminal, and once a line that says how long it will take.
 
+    Both are of the one limit that will end the run: epochs, updates or minutes.
     `num_batches` are those of an epoch.
     """
 
@@ -168,36 +169,55 @@ class TrainingBar(Progress):
             TextColumn("so far{task.fields[rest]}"),
             console=console, transient=True, expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
+            get_time=time.monotonic,
         )  # fmt: skip
-        updates = options.planned_updates(num_batches)
-        self._batches = updates * options.gradient_accumulation_steps
-        self._num_batches, self._epochs = num_batches, options.epochs
-        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
-        self._until = time.monotonic() + seconds
+        self._options, self._num_batches = options, num_batches
+        self._updates = options.planned_updates(num_batches)
+        self._batches = self._updates * options.gradient_accumulation_steps
+        self._most_seconds = 60 * (options.max_minutes or math.inf)
+        # A resumed run goes on with its time.
+        self._since = time.monotonic() - state.seconds
         # XLA compiles when a shape of batches first comes, which would count as speed.
         compiling = min(num_batches, 100) if options.jit_compile else 0
         self._settled = state.step + compiling
         self._first, self._is_said = None, False
-        self._run = self.add_task("starting", total=self._batches, rest="")
+        self._run = self.add_task("starting", total=1.0, rest="")
+        self.tasks[0].start_time -= state.seconds
 
     def show(self, step: int, loss: float):
         """Shows how far the run is, its loss, and how long the rest will take."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        measured = self._measured_speed(step, seconds)
+        speed = measured or step / seconds
+        left = max(self._batches - step, 0) / speed
+        left_by_time = max(self._most_seconds - seconds, 0)
         epoch = (step - 1) // self._num_batches + 1
-        words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}"
-        self.update(self._run, completed=step, description=words)
-        if step < self._settled:
+        share, words = step / self._batches, f"epoch {epoch}"
+        if left_by_time < left:
+            left, share = left_by_time, seconds / self._most_seconds
+            words += f", {seconds / 60:.0f}/{self._options.max_minutes:g} min"
+        elif self._updates == self._options.max_updates:
+            updates = step // self._options.gradient_accumulation_steps
+            words += f", update {updates:,}/{self._updates:,}"
+        else:
+            words += f"/{self._options.epochs}"
+        self.update(self._run, completed=share, description=f"{words}  loss {loss:.3f}")
+        if measured is None:
             return
-        now = time.monotonic()
-        first, began = self._first = self._first or (step, now)
-        if now - began < _WATCHED or step == first:
-            return
-        speed = (step - first) / (now - began)
-        left = min(max(self._batches - step, 0) / speed, max(self._until - now, 0))
         self.update(self._run, rest=f", {duration(left)} to go")
         if not self._is_said:
             self._is_said = True
             words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
             say(self.console, words)
+
+    def _measured_speed(self, step, seconds):
+        """Returns the batches a second, once they have been watched for a while."""
+        if step < self._settled:
+            return None
+        first, began = self._first = self._first or (step, seconds)
+        if seconds - began < _WATCHED or step == first:
+            return None
+        return (step - first) / (seconds - began)
 
 
 def duration(seconds: float) -> str:

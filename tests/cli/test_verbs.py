@@ -204,6 +204,22 @@ def translating(monkeypatch):
     return lambda call: monkeypatch.setattr(use, "load_translator", lambda _: call)
 
 
+def test_evaluate_leaves_out_the_lines_that_validation_does(
+    tmp_path, capsys, translating
+):
+    path = tmp_path / "test.tsv"
+    path.write_text("bad\na\ta\n\tempty\nb c\tb c\n", "utf-8")
+    translating(lambda texts: texts)
+    words = "evaluate", "any", "--test", path
+    result, said = objects(capsys, *words)
+    assert (result["sentences"], result["bad_lines"]) == (2, 2)
+    assert f"warning: left out bad lines: 2 ({path}:1: no tab, expected" in said
+    for budget, line in ((1, "raise `bad_line_budget` to skip"), (-1, "at least 0")):
+        assert run(*words, "--bad-line-budget", budget) == 1
+        assert line in capsys.readouterr().err
+    assert "--bad-line-budget" in make_parser().verbs["distill"].flags()
+
+
 @pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])
 def test_a_terminal_is_answered_line_by_line(
     monkeypatch, capsys, translating, is_terminal, first

@@ -270,6 +270,37 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     assert re.search(r" 95 % \d:\d\d:\d\d so far, 4 s to go$", line.rstrip())
 
 
+# The limits, the time trained before, and what the bar then says of the limit that ends
+# the run: 90 batches an epoch, 2 a second, shown after batch 1,620.
+LIMITS = [
+    ({"epochs": 110}, 0.0, "epoch 18/110 .* 16 % 0:04:10 so far, 1 h 9 min to go"),
+    ({"epochs": 110, "max_minutes": 12}, 400.0,
+     r"epoch 18, 11/12 min .* 90 % 0:10:50 so far, 1 min 10 s to go"),
+    ({"epochs": 19, "max_minutes": 12}, 400.0,
+     r"epoch 18/19 .* 95 % 0:10:50 so far, 45 s to go"),
+    ({"max_updates": 850, "gradient_accumulation_steps": 2}, 0.0,
+     r"epoch 18, update 810/850 .* 95 % 0:04:10 so far, 40 s to go"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limits", "before", "words"), LIMITS)
+def test_the_bar_is_of_the_limit_that_will_end_the_run(
+    monkeypatch, limits, before, words
+):
+    clock, stream = [1000.0], io.StringIO()
+    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
+    console = Console(width=80, file=stream)
+    options, state = TrainingConfig(**limits), State(seconds=before, step=1120)
+    with report.TrainingBar(console, 90, options, state) as bar:
+        for clock[0], step in ((1001.0, 1122), (1250.0, 1620)):
+            bar.show(step, 2.345)
+        console.print(bar.make_tasks_table(bar.tasks))
+    said, line = stream.getvalue().splitlines()
+    assert re.search(f"^{words}$", line.rstrip()), line
+    rest = line.rstrip().split(", ")[-1].removesuffix(" to go")
+    assert said == f"expected: {rest} more, at 2 batches a second"
+
+
 def test_the_expected_time_leaves_out_what_xla_compiles(monkeypatch):
     clock, stream = [0.0], io.StringIO()
     monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
