@@ -17,7 +17,7 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import DecodingConfig, RunConfig, TokenizerConfig
-from keras_transformer.config.run import FINE_TUNING
+from keras_transformer.config.run import FINE_TUNING, preset_for
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import (
     check_new_directory,
@@ -51,6 +51,8 @@ from keras_transformer.translator import Translator
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
+# Options that a new run chooses where they are `None`, and keeps.
+_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size")
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
@@ -119,7 +121,9 @@ class Run:
     ) -> Iterator[bool]:  # fmt: skip
         """Prepares the run for training; yields whether it is finished already."""
         console = plain_console() if console is None else console
-        config = default_config(self.path, init) if config is None else config
+        text = open_pairs(text)
+        if config is None:
+            config = default_config(self.path, init, text, console)
         check_validated(config.training, validation is not None)
         if make_model and (init or config.training.freeze):
             raise ValueError(
@@ -151,7 +155,6 @@ class Run:
             self.console = console if is_chief else Console(quiet=True)
             self.states = StateFiles(self.path / "states")
             self.state = self.states.latest(self.console)
-            text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)
             data = _described(text, validation, optimizer, loss, init, make_model)
             if command is not None:
@@ -211,7 +214,8 @@ class Run:
             say(self.console, "learning the vocabulary")
             budget = config.data.bad_line_budget
             tokenizers = learn_tokenizers(text, config.tokenizer, budget)
-            asked = config.tokenizer.vocabulary_size
+            asked = tokenizers.config.vocabulary_size
+            config = config.with_options(vocabulary_size=asked)
             for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
                 why = "has no more" if found < asked else "needs one for each character"
                 words = f"learned {found:,} pieces, not {asked:,}: the text {why}"
@@ -241,11 +245,9 @@ class Run:
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         begun = RunConfig.load(self.path / "config.json")
-        chosen = {
-            name: getattr(begun.data, name)
-            for name in ("batch_tokens", "batch_shapes")
-            if getattr(config.data, name) is None
-        }
+        was_given = {**vars(config.data), **vars(config.tokenizer)}
+        had = {**vars(begun.data), **vars(begun.tokenizer)}
+        chosen = {name: had[name] for name in _CHOSEN if was_given[name] is None}
         config = config.with_options(**chosen).fitted_to(was["planned_updates"])
         problem = None
         if differing := _differing(config, begun.to_dict(), _CHANGEABLE):
@@ -367,13 +369,23 @@ def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) 
 
 
 def default_config(
-    directory: str | Path, init: Translator | str | Path | None = None
+    directory: str | Path,
+    init: Translator | str | Path | None = None,
+    text: Any = None,
+    console: Console | None = None,
 ) -> RunConfig:
     """Returns the default options of a run.
 
-    An existing run has its own. A new one has the paper's, or with `init` the model,
-    tokenizer and search options of that translator and training options for
-    fine-tuning.
+    An existing run has its own. A new one has the preset for its number of pairs; or
+    with `init` the model, tokenizer and search options of that translator and training
+    options for fine-tuning.
+
+    Args:
+        directory: Directory of the run.
+        init: The translator that it begins with, or its directory.
+        text: Training pairs, as `open_pairs` returns or takes them. Without them and
+            `init` a new run has the paper's options.
+        console: Rich console that is told the preset.
 
     Raises:
         FileNotFoundError: If `init` holds no translator.
@@ -385,8 +397,15 @@ def default_config(
     """
     if (own := Path(directory) / "config.json").exists():
         return RunConfig.load(own)
-    if init is None:
+    if init is None and text is None:
         return RunConfig()
+    if init is None:
+        count = open_pairs(text).count()
+        name = preset_for(count)
+        if console is not None:
+            words = f"the preset for {plural(count, 'pair')} is {name}"
+            say(console, f"{words}: other options override it")
+        return RunConfig.preset(name)
     if isinstance(init, Translator):
         _check_transformer(init.model)
         parts = init.model.config, init.tokenizers.config, init.config

@@ -75,7 +75,8 @@ def train(
         text: Training pairs, as `open_pairs` returns or takes them.
         directory: Directory of the run: new, empty, or that of a run to resume.
         config: All options, except that the tokenizers determine the vocabulary sizes.
-            Default `default_config(directory, init)`.
+            Default `default_config(directory, init, text)`: those of an existing run,
+            those for fine-tuning, or the preset for the number of pairs.
         validation: Pairs for the loss, accuracy and perplexity of every interval.
         console: Rich console for progress; default the terminal.
         tokenizers: A `TokenizerPair`, one tokenizer for both sides as
@@ -113,7 +114,7 @@ def train(
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
-        >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
+        >>> train(pairs, "runs/en-de")(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
     run = Run(directory)
