@@ -35,7 +35,7 @@ def say(console, text: str):
 def in_time(sentences: int, seconds: float, rate: float | None) -> str:
     """Returns how long sentences took; `rate` is their number a second, if known."""
     noun = "sentence" if sentences == 1 else "sentences"
-    speed = "with the start" if rate is None else f"{rate:.1f} sentences/s"
+    speed = "start included" if rate is None else f"{rate:.1f} sentences/s"
     return f"{sentences:,} {noun} in {seconds:.1f} s ({speed})"
 
 

@@ -107,8 +107,8 @@ def test_lines_come_out_in_order_and_windows_go_in_the_longest_first(source, tmp
     # The first window, which also starts the model, is no measure of the speed.
     assert summary.rate > 0
     one = translate_file(reverse, source, output, window=4096)
-    assert one.rate is None and str(one).endswith(" s (with the start)")
-    assert str(BulkSummary(1, 0, 10.0)) == "1 sentence in 10.0 s (with the start)"
+    assert one.rate is None and str(one).endswith(" s (start included)")
+    assert str(BulkSummary(1, 0, 10.0)) == "1 sentence in 10.0 s (start included)"
     resumed = str(BulkSummary(1500, 1400, 10.0, rate=12.5))
     assert "100 sentences in 10.0 s (12.5 sentences/s), 1,400 more" in resumed
 

@@ -582,7 +582,8 @@ COMMANDS = {
     "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "a SavedModel",
     RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
     "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
-    "evaluate {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/good.tsv --bad-line-budget -1": "must be at least 0",
     "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 

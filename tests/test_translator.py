@@ -290,7 +290,7 @@ def test_the_speed_is_that_after_the_first_call(monkeypatch):
     seconds.append(80.0)
     few = evaluate(slow, [("a", "a")])
     assert few.rate is None
-    assert str(few).endswith("1 sentence in 80.0 s (with the start)")
+    assert str(few).endswith("1 sentence in 80.0 s (start included)")
 
 
 def test_every_source_is_translated_once_and_in_order():

@@ -128,7 +128,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         return capture(
             self.model, step=step, seconds=seconds, history=[*self._run.state.history],
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
-            machine=self._run.machine,
+            machine=self._run.machine, facts=self._run.facts,
         )  # fmt: skip
 
     def restore(self, state: State):

@@ -314,6 +314,23 @@ def run_facts(
     }
 
 
+def summary(
+    facts: dict[str, Any], state: State, row: dict[str, float], **more: Any
+) -> dict[str, Any]:
+    """Returns what a training came to, for summary.json; `row` is the last of it."""
+    return (
+        facts
+        | {
+            "machine": state.machine,
+            "updates": row["updates"],
+            "epochs": row["epoch"],
+            "seconds": state.seconds,
+            "last_epoch": {name: x for name, x in row.items() if name != "step"},
+        }
+        | more
+    )
+
+
 def read_summary(directory: str | Path) -> dict[str, Any]:
     """Returns what the training of a finished run came to: its summary.json."""
     return json.loads((Path(directory) / SUMMARY).read_text(encoding="utf-8"))
@@ -321,8 +338,9 @@ def read_summary(directory: str | Path) -> dict[str, Any]:
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     """Returns the lines of a run's summary for a person."""
-    last = summary["last_epoch"].items()
-    scores = [f"{name} {x:.4f}" for name, x in last if name.startswith("val_")]
+    scores = [f"{name} {x:.4f}" for name, x in summary["final"].items()]
+    if scores:
+        scores[0] = f"{summary['weights']}: {scores[0]}"
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

@@ -52,7 +52,7 @@ from keras_transformer.translator import Translator
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options that a new run chooses where they are `None`, and keeps.
-_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size")
+_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size", "average")
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 
@@ -89,11 +89,18 @@ class Run:
                 f"as LC_ALL=C.UTF-8. Received: {ascii(str(path))}"
             ) from error
         needed = ("config.json", "data.json", "tokenizer")
-        self.is_set_up = all((self.path / name).exists() for name in needed)
+        missing = [name for name in needed if not (self.path / name).exists()]
+        self.is_set_up = not missing
         if not self.is_set_up:
             # A process that is killed while it sets up the run leaves these.
             left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
             names = {path.name for path in self.path.glob("*")} - left
+            if any((self.path / name).is_dir() for name in ("states", "checkpoints")):
+                raise FileExistsError(
+                    f"{self.path} holds the weights of a run that has lost "
+                    f"{' and '.join(missing)}: bring that back to resume it, or choose "
+                    "another directory."
+                )
             if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
                 check_new_directory(self.path)
 
@@ -229,6 +236,10 @@ class Run:
         config = config.replace(model=config.model.replace(**sizes))
         if not self.is_set_up:  # A run keeps what was chosen for its first device.
             config = config.replace(data=with_device_defaults(config).data)
+            if config.training.average is None:
+                # Fine-tuning on few pairs soon learns them by heart.
+                can_choose = begun_with is not None and data["validation"] is not None
+                config = config.with_options(average="best" if can_choose else "last")
         self.config, self.data, self.tokenizers = config, data, tokenizers
         return init
 
@@ -245,9 +256,8 @@ class Run:
         except (ValueError, AttributeError) as error:
             raise ValueError(f"{path} is damaged: {error}") from error
         begun = RunConfig.load(self.path / "config.json")
-        was_given = {**vars(config.data), **vars(config.tokenizer)}
-        had = {**vars(begun.data), **vars(begun.tokenizer)}
-        chosen = {name: had[name] for name in _CHOSEN if was_given[name] is None}
+        given, had = _flat(config), _flat(begun)
+        chosen = {name: had[name] for name in _CHOSEN if given[name] is None}
         config = config.with_options(**chosen).fitted_to(was["planned_updates"])
         problem = None
         if differing := _differing(config, begun.to_dict(), _CHANGEABLE):
@@ -354,6 +364,12 @@ def _described(text, validation, optimizer, loss, init, make_model):
         is_made = isinstance(init, Translator)
         data["init"] = "a `Translator`" if is_made else os.path.abspath(init)
     return data
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    """Returns the options of data, tokenizer and training by their names."""
+    sections = config.data, config.tokenizer, config.training
+    return {name: x for section in sections for name, x in vars(section).items()}
 
 
 def _differing(config: RunConfig, other: dict[str, dict], may_differ: set[str]) -> str:

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.config import RunConfig, TransformerConfig
+from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import write_json
 from keras_transformer.terminal import say
@@ -27,11 +27,12 @@ from keras_transformer.training.intervals import (
     end_of_interval,
     fit_interval,
 )
-from keras_transformer.training.report import Log, TrainingBar, plural
+from keras_transformer.training.report import Log, TrainingBar, plural, summary
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import KEPT_STATES
 from keras_transformer.training.validation import (
     Validation,
+    rank,
     rows_to_average,
     without_progress,
 )
@@ -57,8 +58,12 @@ def train(
 
     The directory then holds config.json, data.json, tokenizer/, tokenizer.sha256,
     corpus/, states/, checkpoints/, log.csv, tensorboard/, summary.json and the
-    translator: decoding.json and model.keras, the mean of the last checkpoints.
-    `Translator.load(directory)` loads it.
+    translator: decoding.json and model.keras. `Translator.load(directory)` loads it.
+
+    The final weights are the mean of the last checkpoints (`average_checkpoints`). With
+    `validation` pairs the mean is validated too, and the last checkpoint alone is taken
+    if that is better by `monitor`. A run with `init` then takes the best checkpoints in
+    place of the last, unless `average` says otherwise.
 
     Training proceeds in intervals of `save_every` batches. After each one the model is
     validated, and a checkpoint and the whole state are saved.
@@ -124,8 +129,9 @@ def train(
     ) as is_finished:  # fmt: skip
         if is_finished:
             return Translator.load(directory)
-        _train_to_the_end(run, callbacks)
-        return _finish(run)
+        validation = Validation(run)
+        _train_to_the_end(run, callbacks, validation)
+        return _finish(run, validation)
 
 
 def dry_run(
@@ -160,12 +166,13 @@ def _is_over(run: Run, callbacks: RunCallbacks) -> bool:
     )
 
 
-def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
+def _train_to_the_end(
+    run: Run, given: Sequence[keras.callbacks.Callback], validation: Validation
+):
     """Trains interval by interval, until a limit is reached."""
     options, is_chief = run.config.training, run.distribution.is_chief
     bar = TrainingBar(run.console, run.training.num_batches, options, run.state)
     log = Log(run) if is_chief else None
-    validation = Validation(run)
     with bar, StopSignals() as signals:
         callbacks = RunCallbacks(given, run, signals, bar)
         callbacks.restore(run.state)
@@ -249,25 +256,69 @@ def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
             path.unlink(missing_ok=True)
 
 
-def _finish(run: Run) -> Translator:
+def _finish(run: Run, validation: Validation) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
-    state = run.state
-    if run.distribution.is_chief:
-        folder = run.path / "checkpoints"
-        rows = rows_to_average(state.history, run.config.training)
-        load_average(run.model, [checkpoint_path(folder, row["step"]) for row in rows])
+    state, is_chief = run.state, run.distribution.is_chief
+    if is_chief or run.validation is not None:  # All processes validate together.
+        rows, figures = _load_final(run, validation)
+    if is_chief:
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
-        last = dict(state.history[-1])
-        del last["step"]
-        summary = {
-            "machine": state.machine,
-            "updates": state.updates,
-            "epochs": last["epoch"],
-            "seconds": state.seconds,
-            "last_epoch": last,  # before the checkpoints were averaged
-            "averaged_checkpoints": len(rows),
-        }
-        write_json(run.path / SUMMARY, run.facts | summary)
+        warmup = run.config.training.warmup_steps
+        rises = "optimizer" not in run.data and state.updates < warmup
+        if rises:
+            say(
+                run.console,
+                f"warning: the run ended after {plural(state.updates, 'update')} of a "
+                f"warm-up of {warmup:,}, while the learning rate still rose: train "
+                "longer, or shorten `warmup_steps`",
+            )
+        facts = summary(
+            run.facts,
+            state,
+            state.history[-1],
+            weights=_named(rows, run.config.training),
+            averaged_checkpoints=len(rows),
+            final=figures,
+            rate_still_rose=rises,
+        )
+        write_json(run.path / SUMMARY, facts)
     run.distribution.any(False)  # All processes wait here until it is written.
-    return run.translator if run.distribution.is_chief else Translator.load(run.path)
+    return run.translator if is_chief else Translator.load(run.path)
+
+
+def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:
+    """Loads the mean of checkpoints, or the last or best of them if that is better.
+
+    Returns the rows of those that were loaded, and the figures of the validation.
+    """
+    options, folder = run.config.training, run.path / "checkpoints"
+    rows = rows_to_average(run.state.history, options)
+    load_average(run.model, [checkpoint_path(folder, row["step"]) for row in rows])
+    if run.validation is None:
+        return rows, {}
+    one = rows[-1]
+    if options.average == "best":
+        one = max(rows, key=lambda row: rank(row, options))
+    figures = {name: x for name, x in one.items() if name.startswith("val_")}
+    if len(rows) == 1:
+        return rows, figures
+    choices = [(rows, validation.figures()), ([one], figures)]
+    if rank(one, options) > rank(choices[0][1], options):
+        load_average(run.model, [checkpoint_path(folder, one["step"])])
+        choices.reverse()
+    score = f"val_{options.monitor}"
+    taken, other = [
+        f"{_named(chosen, options)} ({score} {found[score]:.4f})"
+        for chosen, found in choices
+    ]
+    say(run.console, f"final weights: {taken}; not {other}")
+    return choices[0]
+
+
+def _named(rows: Sequence[dict], options: TrainingConfig) -> str:
+    """Returns what weights are, from the rows of their checkpoints."""
+    kind = "best" if options.average == "best" else "last"
+    if len(rows) > 1:
+        return f"the mean of the {kind} {len(rows)} checkpoints"
+    return f"the {kind} checkpoint, of epoch {rows[0]['epoch']:g}"

@@ -214,9 +214,8 @@ def test_evaluate_leaves_out_the_lines_that_validation_does(
     result, said = objects(capsys, *words)
     assert (result["sentences"], result["bad_lines"]) == (2, 2)
     assert f"warning: left out bad lines: 2 ({path}:1: no tab, expected" in said
-    for budget, line in ((1, "raise `bad_line_budget` to skip"), (-1, "at least 0")):
-        assert run(*words, "--bad-line-budget", budget) == 1
-        assert line in capsys.readouterr().err
+    assert run(*words, "--bad-line-budget", 1) == 1
+    assert "raise `bad_line_budget` to skip" in capsys.readouterr().err
     assert "--bad-line-budget" in make_parser().verbs["distill"].flags()
 
 

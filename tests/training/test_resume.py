@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from keras_transformer import RunConfig, TokenizerPair, Translator, files
-from keras_transformer.training import average_run, devices, model, run, state
+from keras_transformer.training import (
+    average_run,
+    devices,
+    model,
+    read_summary,
+    run,
+    state,
+)
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -232,6 +239,9 @@ def test_a_finished_run_is_only_loaded(whole, copy, monkeypatch):
     (copy.run / "model.keras").unlink()
     copy.ends_as(whole)
     assert (copy.run / "model.keras").exists()
+    # The final weights are chosen again, by the same score.
+    assert copy.said("final weights: ")
+    assert read_summary(copy.run)["final"] == read_summary(whole.run)["final"]
 
 
 def killed(*_, **__):

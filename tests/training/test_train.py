@@ -18,12 +18,20 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import RunConfig, TrainingConfig, Translator
+from keras_transformer import Corpus, RunConfig, TrainingConfig, Translator
 from keras_transformer.text import learn_tokenizers, mixed_pairs
-from keras_transformer.training import dry_run, read_summary, report, summary_lines
+from keras_transformer.training import (
+    dry_run,
+    load_average,
+    read_summary,
+    report,
+    summary_lines,
+)
 from keras_transformer.training.state import State
+from keras_transformer.training.validation import Validation
 from tests import tiny_run
 from tests.training.test_averages import assert_is_mean
+from tests.training.test_averages import checkpoints as paths_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +56,7 @@ def test_a_run_leaves_everything_in_its_directory(run_directory):
     config, given = RunConfig.load(run_directory / "config.json"), tiny_run.CONFIG
     sizes = dict(source_vocabulary_size=300, target_vocabulary_size=300)
     # A warm-up is at most a fifth of 12 updates, and its peak stays.
-    fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5)
+    fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5, average="last")
     assert config == given.with_options(**sizes, **fitted)
 
 
@@ -76,24 +84,78 @@ def test_tensorboard_has_the_same_figures(run_directory, log):
         assert values == pytest.approx([float(row[name]) for row in log])
 
 
-def test_a_run_keeps_what_it_was_and_the_mean_of_its_checkpoints(run_directory):
-    assert_is_mean(run_directory, run_directory, 8, 12)
+def test_a_run_keeps_what_it_was(run_directory):
     summary = read_summary(run_directory)
     assert summary["model"]["class"] == "Transformer"
     assert summary["data"]["training"]["pairs"] == len(tiny_run.TRAIN)
     assert summary["data"]["validation"]["files"] == ["valid.tsv"]
     assert (summary["epochs"], summary["updates"]) == (3, 12)
-    assert summary["averaged_checkpoints"] == 2
     assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
     assert summary["machine"]["backend"].startswith("tensorflow ")
-    first, scores, written, *following = summary_lines(summary, run_directory)
+    first, scores, rest, written, *following = summary_lines(summary, run_directory)
     assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
     one = summary_lines(summary | {"epochs": 1, "updates": 1}, run_directory)[0]
     assert ": 1 update, 1 epoch in " in one
-    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in scores
+    figures = [f"{name} {value:.4f}" for name, value in summary["final"].items()]
+    assert f"{scores} {rest}" == f"{summary['weights']}: {', '.join(figures)}"
     listed = written.partition(": ")[2].split(", ")
     assert listed and all((run_directory / name).exists() for name in listed)
     assert len(following) == 3
+
+
+@pytest.mark.parametrize("kind", ["last", "mean"])
+def test_the_better_of_mean_and_last_is_taken_with_its_own_score(
+    kind, tmp_path, monkeypatch
+):
+    """The loss falls, so that the last is better; that of the mean may be halved."""
+    directory, screen, figures = tmp_path / "run", io.StringIO(), Validation.figures
+    factors = {"last": 1.0, "mean": 1.0 if kind == "last" else 0.5}
+
+    def changed(validation, callbacks=None):
+        found = figures(validation, callbacks)
+        if callbacks is None:  # after the training, of the mean
+            found["val_loss"] *= factors["mean"]
+        return found
+
+    monkeypatch.setattr(Validation, "figures", changed)
+    given = {"validation": tiny_run.VALID, "screen": screen}
+    translator = tiny_run.run(directory, **given)
+    model, taken = translator.model, translator.model.get_weights()
+    data = Corpus(tiny_run.VALID, translator.tokenizers, tiny_run.CONFIG.data)
+    losses, steps = {}, {"last": [12], "mean": [8, 12]}
+    for name, factor in factors.items():
+        load_average(model, paths_of(directory, *steps[name]))
+        logs = model.evaluate(data.dataset(shuffle=False), verbose=0, return_dict=True)
+        losses[name] = factor * logs["loss"]
+    other = "mean" if kind == "last" else "last"
+    assert losses[kind] < losses[other]
+    load_average(model, paths_of(directory, *steps[kind]))
+    tiny_run.assert_equal(taken, model.get_weights())
+    assert_is_mean(directory, directory, *steps[kind])
+    summary = read_summary(directory)
+    assert summary["final"]["val_loss"] == pytest.approx(losses[kind], rel=1e-5)
+    assert not summary["rate_still_rose"]
+    words = {
+        "last": "the last checkpoint, of epoch 3",
+        "mean": "the mean of the last 2 checkpoints",
+    }
+    assert summary["weights"] == words[kind]
+    first, second = (f"{words[n]} (val_loss {losses[n]:.4f})" for n in (kind, other))
+    assert f"final weights: {first}; not {second}" in screen.getvalue()
+
+
+def test_without_validation_the_mean_is_taken_and_a_rising_rate_is_told(tmp_path):
+    directory, screen = tmp_path / "run", io.StringIO()
+    tiny_run.run(directory, epochs=2, screen=screen)
+    assert_is_mean(directory, directory, 4, 8)
+    summary = read_summary(directory)
+    assert summary["weights"] == "the mean of the last 2 checkpoints"
+    assert summary["final"] == {} and len(summary_lines(summary, directory)) == 5
+    assert "warning" not in screen.getvalue()
+    tiny_run.run(tmp_path / "short", max_minutes=1e-9, screen=screen)
+    said = "warning: the run ended after 1 update of a warm-up of 2, while the learning"
+    assert said in screen.getvalue()
+    assert read_summary(tmp_path / "short")["rate_still_rose"]
 
 
 def test_another_seed_is_another_run(tmp_path):
@@ -345,12 +407,16 @@ def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
 
 
 def test_a_run_that_was_killed_says_the_command_that_finishes_it(tmp_path):
-    for given, words in (
-        ({"command": "keras-transformer train --run 'a b'"}, "train --run 'a b'$"),
-        ({}, "call `train` again with the same arguments"),
+    now = "`keras-transformer average` makes a model of its checkpoints. "
+    for given, batches, words in (
+        ({"command": "keras-transformer train --run 'a b'"}, 1, "train --run 'a b'$"),
+        ({}, 5, f"{now}To finish it: call `train` again with the same arguments"),
     ):
         directory = tmp_path / str(len(given))
         with pytest.raises(tiny_run.Killed):
-            tiny_run.run(directory, tiny_run.KillAfter(1), given=given)
-        with pytest.raises(FileNotFoundError, match=f"To finish it: .*{words}"):
+            tiny_run.run(directory, tiny_run.KillAfter(batches), given=given)
+        with pytest.raises(FileNotFoundError, match=f"unfinished run. .*{words}"):
             Translator.load(directory)
+    (directory / "config.json").unlink()
+    with pytest.raises(FileExistsError, match=r"weights of a run that has lost config"):
+        tiny_run.run(directory)
