@@ -1,6 +1,6 @@
 """Translations from TensorFlow Serving over gRPC.
 
-It needs `pip install "keras-transformer-seq2seq[grpc]"`.
+It needs `pip install ".[grpc]"` in the clone of this repository.
 
     python examples/grpc_client.py --model quickstart-en-de "She is tired."
 """
@@ -15,7 +15,7 @@ try:
     from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 except ImportError as error:
     raise ImportError(
-        'gRPC needs an extra: pip install "keras-transformer-seq2seq[grpc]"'
+        'gRPC needs an extra: `pip install ".[grpc]"` in the clone of this repository.'
     ) from error
 
 

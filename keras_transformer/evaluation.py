@@ -12,6 +12,7 @@ from rich import get_console
 from rich.progress import track
 
 from keras_transformer.files import check_file_to_write, replacing
+from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import one_line
 
 _EXAMPLES = 3
@@ -28,7 +29,8 @@ class Scores:
         chrf: chrF2, 0 to 100.
         chrf_signature: sacreBLEU's signature of `chrf`.
         sentences: Number of sentences.
-        seconds: Time to translate them.
+        seconds: Time to translate them, with what the first call loads and compiles.
+        rate: Sentences a second after the first call; `None` if there was no other.
         lowercase_bleu: BLEU in lower case, as some papers report it.
         lowercase_bleu_signature: sacreBLEU's signature of `lowercase_bleu`.
         examples: The first sources, their translations and their references.
@@ -42,14 +44,14 @@ class Scores:
     seconds: float
     lowercase_bleu: float
     lowercase_bleu_signature: str
+    rate: float | None = None
     examples: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self):
         return (
             f"BLEU {self.bleu:.2f}  {self.bleu_signature}\n"
             f"chrF {self.chrf:.2f}  {self.chrf_signature}\n"
-            f"{self.sentences} sentences in {self.seconds:.1f} s "
-            f"({self.sentences / max(self.seconds, 1e-9):.1f} sentences/s)"
+            f"{in_time(self.sentences, self.seconds, self.rate)}"
         )
 
 
@@ -90,13 +92,16 @@ def evaluate(
     starts = range(0, len(sources), _CHUNK)
     if show_progress and get_console().is_terminal:
         starts = track(starts, description="translating", transient=True)
-    begin, translations = time.monotonic(), []
+    times, translations = [time.monotonic()], []
     for start in starts:
         translations += translate(sources[start : start + _CHUNK])
-    seconds = time.monotonic() - begin
+        times.append(time.monotonic())
+    rate = None
+    if len(sources) > _CHUNK:
+        rate = (len(sources) - _CHUNK) / max(times[-1] - times[1], 1e-9)
     if output is not None:
         write_lines(output, translations)
-    scores = {"sentences": len(rows), "seconds": seconds}
+    scores = {"sentences": len(rows), "seconds": times[-1] - times[0], "rate": rate}
     for name, metric in (
         ("bleu", sacrebleu.BLEU()),
         ("chrf", sacrebleu.CHRF()),

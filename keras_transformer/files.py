@@ -245,7 +245,7 @@ def check_new_directory(directory: Path):
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(
             f"{directory} holds something already; a run needs a new or empty "
-            "directory, or that of a run to resume. Choose another or remove it."
+            "directory, or that of a run to resume. Choose another."
         )
 
 
@@ -281,7 +281,12 @@ def trained_directory(path: str | Path) -> Path:
         if name == "model.keras" and (path / "data.json").exists():
             data = read_json(path / "data.json")
             how = data.get("command", "call `train` again with the same arguments")
-            raise FileNotFoundError(f"{path} is an unfinished run. To finish it: {how}")
+            now = ""
+            if any(path.glob("checkpoints/step-*")):
+                now = "`keras-transformer average` makes a model of its checkpoints. "
+            raise FileNotFoundError(
+                f"{path} is an unfinished run. {now}To finish it: {how}"
+            )
         raise FileNotFoundError(
             f"{path} holds no trained translator: {name} is missing."
         )

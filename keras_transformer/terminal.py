@@ -32,6 +32,13 @@ def say(console, text: str):
     console.out(printable(text, console.encoding), highlight=False)
 
 
+def in_time(sentences: int, seconds: float, rate: float | None) -> str:
+    """Returns how long sentences took; `rate` is their number a second, if known."""
+    noun = "sentence" if sentences == 1 else "sentences"
+    speed = "start included" if rate is None else f"{rate:.1f} sentences/s"
+    return f"{sentences:,} {noun} in {seconds:.1f} s ({speed})"
+
+
 def plain_console():
     """Returns a Rich console that prints plain lines in a notebook."""
     from rich.console import Console

@@ -25,7 +25,7 @@ ROOT = Path(keras_transformer.__file__).parent
 # The parts from the bottom up. Data flows text -> ids -> batches -> model -> decoding
 # -> text, and a part imports from the levels below its own alone.
 LEVELS = (
-    {"files", "terminal", "types", "lite"},
+    {"extras", "files", "terminal", "types", "lite"},
     {"config", "quiet"},
     {"kernels", "serving"},
     {"masks"},
@@ -50,13 +50,13 @@ KNOW_ONLY = {
     "decoding": {"config", "kernels", "types"},
     # It checks anybody's layers by what they do.
     "testing": {"config", "types"},
-    "text": {"config", "files"},
+    "text": {"config", "extras", "files"},
     # The model side and the text side meet above both.
     **dict.fromkeys(("exact_training", "models"), set(LEVEL) - {"text"}),
     # Its file is copied to machines without the package.
     "lite": set(),
     # It serves any SavedModel, so it knows nothing of this package's.
-    "serving": {"files", "terminal"},
+    "serving": {"extras", "files", "terminal"},
 }
 MAY_IMPORT_TENSORFLOW = {
     "text", "export", "translator", "training", "serving", "quickstart", "cli", "quiet",

@@ -269,9 +269,10 @@ def test_the_number_of_pairs_chooses_a_preset():
     counts = [1, 5_000, 20_000, 29_000, 112_841, 10**6, 10**9]
     names = "micro micro tiny tiny small base base".split()
     assert [preset_for(count) for count in counts] == names
+    micro = RunConfig.preset("micro").tokenizer
     for few, pieces in ((40, 300), (1_000, 500), (5_000, 2_000)):
-        config = RunConfig.preset("micro", few)
-        assert config.tokenizer.vocabulary_size == pieces
+        assert micro.size_for(few) == pieces
+    assert micro.replace(vocabulary_size=700).size_for(40) == 700
     with pytest.raises(ValueError, match="one of micro, tiny, small, base, big"):
         RunConfig.preset("huge")
     assert RunConfig().with_options(**FINE_TUNING).training.schedule == "constant"
@@ -314,7 +315,7 @@ def test_the_page_on_training_shows_the_presets():
         assert model.attention_dropout_rate == model.activation_dropout_rate
         shown = [
             f"{model.num_encoder_layers}+{model.num_decoder_layers}", model.d_model,
-            config.tokenizer.vocabulary_size,
+            config.tokenizer.most_pieces,
             config.data.batch_tokens or "4,096; GPU 25,000",
             "yes" if model.norm_first else "no", model.dropout_rate,
             model.attention_dropout_rate, training.warmup_steps,

@@ -656,7 +656,6 @@ NUMBERS = {
     "kt.split_batches_over_cores": "num_cores?",
     # Configurations.
     **{f"kt.{name}": numbers_of(getattr(kt, name)) for name in CONFIGS.split()},
-    "kt.RunConfig.preset, 'tiny'": "num_pairs?",
     "kt.RunConfig().fitted_to": "planned_updates",
     "kt.TrainingConfig().planned_updates": "num_batches",
     "ENCODER.check_positions, what=''": "longest",
@@ -683,7 +682,8 @@ NUMBERS = {
     "kt.Corpus, [], None": "seed",
     "lambda boundaries: kt.Corpus([], None, boundaries=[boundaries])": "boundaries",
     "kt.Corpus.batch, None": "step",
-    "kt.Corpus.dataset, None": "first number?",
+    "kt.Corpus.dataset, None": "first_epoch",
+    "kt.Corpus.batches, None, first=0, number=1": "first number",
     "kt.learn_tokenizers, []": "bad_line_budget",
     "training.average_run, 'no', 'never'": "last?-",
     "bulk.distill, Nobody(), [], 'never'": "best_of bad_line_budget",
@@ -912,7 +912,8 @@ COMMANDS = {
     "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "a SavedModel",
     RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
     "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
-    "evaluate {s} --test {f}/no_tab.tsv --output {o}/out": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/good.tsv --bad-line-budget -1": "must be at least 0",
     "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 

@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
+from keras_transformer.extras import how_to_install
 from tests.tiny_run import ROOT, in_a_process
 
 BUILD = """
@@ -165,6 +166,18 @@ def test_an_extra_has_all_that_it_needs_of_another(setup):
     assert extras["plots"] <= extras["examples"] <= extras["test"]
     assert extras["serve"] == extras["playground"] <= extras["test"] <= extras["dev"]
     assert extras["docs"] <= extras["test"]
+
+
+def test_errors_advise_extras_that_can_be_installed(setup):
+    assert how_to_install("plots").startswith('`pip install ".[plots]"` in a clone ')
+    package, advised = ROOT / "keras_transformer", set()
+    for path in [*package.rglob("*.py"), *(ROOT / "examples").rglob("*.py")]:
+        source = path.read_text("utf-8")
+        # No index has this distribution.
+        assert "keras-transformer-seq2seq[" not in source, path
+        advised |= {*re.findall(r"how_to_install\(['\"]([\w-]+)", source)}
+    assert {"plots", "parquet", "import", "gpu-jax"} <= advised
+    assert advised <= {*setup["options.extras_require"]}
 
 
 @pytest.mark.parametrize("options", CONFIGS, ids=lambda options: options.__name__)

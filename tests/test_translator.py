@@ -295,6 +295,25 @@ def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_the_speed_is_that_after_the_first_call(monkeypatch):
+    """Of 600 sentences: the first call takes 80 seconds, the two others one each."""
+    clock, seconds = [0.0], [80.0, 1.0, 1.0]
+    name = "keras_transformer.evaluation.time.monotonic"
+    monkeypatch.setattr(name, lambda: clock[0])
+
+    def slow(texts):
+        clock[0] += seconds.pop(0)
+        return texts
+
+    scores = evaluate(slow, [("a", "a")] * 600)
+    assert (scores.seconds, scores.rate) == (82.0, (600 - 256) / 2)
+    assert str(scores).endswith("600 sentences in 82.0 s (172.0 sentences/s)")
+    seconds.append(80.0)
+    few = evaluate(slow, [("a", "a")])
+    assert few.rate is None
+    assert str(few).endswith("1 sentence in 80.0 s (start included)")
+
+
 def test_every_source_is_translated_once_and_in_order():
     pairs = [(f"sentence {i}", f"reference {i}") for i in range(600)]
     asked = []

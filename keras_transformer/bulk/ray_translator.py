@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from keras_transformer.config.options import check_number
+from keras_transformer.extras import how_to_install
 from keras_transformer.lite.translator import Translation
 
 _PART = 128  # texts that a worker gets at a time
@@ -49,8 +50,7 @@ class RayTranslator:
             from ray.util import ActorPool
         except ImportError as error:
             raise ImportError(
-                "Ray is not installed. Install the extra: "
-                'pip install "keras-transformer-seq2seq[ray]"'
+                f"Several workers need Ray: {how_to_install('ray')}."
             ) from error
         from keras_transformer.export import latest_version
 

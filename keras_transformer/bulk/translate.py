@@ -28,6 +28,7 @@ from keras_transformer.files import (
     write_json,
 )
 from keras_transformer.lite.translator import Translation
+from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
@@ -51,11 +52,12 @@ class BulkSummary:
     left_out: int = 0  #: lines without a translation of use, of `distill`
     truncated: int = 0  #: lines of the source that were too long and were cut
     first_truncated: int | None = None  #: the first of them, counted from 1
+    #: Lines a second after the first window, which also loads and compiles.
+    rate: float | None = None
 
     def __str__(self):
         new = self.sentences - self.resumed
-        rate = new / max(self.seconds, 1e-9)
-        text = f"{new:,} sentences in {self.seconds:.1f} s ({rate:.1f} sentences/s)"
+        text = in_time(new, self.seconds, self.rate)
         if self.resumed:
             text += f", {self.resumed:,} more were done earlier"
         if self.left_out:
@@ -154,19 +156,24 @@ def translate_texts(
     )  # fmt: skip
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
         partial.resume(texts)
-        start, begin = partial.done.lines, time.monotonic()
+        start, times, rate = partial.done.lines, [time.monotonic()], None
         task = progress.add_task("translating", total=total, completed=start)
         for lines in windows:
             partial.append(lines, _translated(translate, lines))
             progress.advance(task, len(lines))
+            times.append(time.monotonic())
         partial.finish()
     done = partial.done
+    others = done.lines - start - window
+    if others > 0:
+        rate = others / max(times[-1] - times[1], 1e-9)
     return BulkSummary(
         sentences=done.lines,
         resumed=start,
-        seconds=time.monotonic() - begin,
+        seconds=times[-1] - times[0],
         truncated=done.truncated,
         first_truncated=done.first_truncated,
+        rate=rate,
     )
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from keras_transformer.cli.flags import given, load_module, load_pairs
 from keras_transformer.config import RunConfig
-from keras_transformer.config.run import preset_for
 from keras_transformer.files import (
     check_absent,
     check_new_directory,
@@ -77,20 +76,15 @@ def train(options):
 def _run_config(options, pairs, console):
     """Returns a run's options: flags override `--config`, which overrides a preset.
 
-    Without `--preset` a run that exists keeps its options, one with `--init` has those
-    of what it begins with, and any other the preset for its number of pairs.
+    Without `--preset` they are those of `default_config`.
     """
     sections = RunConfig.given_in(options.config) if options.config else {}
     chosen = {name: x for part in sections.values() for name, x in part.items()}
-    if not options.preset and (options.init or (options.run / "config.json").exists()):
-        config = load_module("training").default_config(options.run, options.init)
+    if options.preset:
+        config = RunConfig.preset(options.preset)
     else:
-        count = pairs.count()
-        name = options.preset or preset_for(count)
-        config = RunConfig.preset(name, count)
-        if not options.preset:
-            what = "--preset and other flags override it"
-            say(console, f"the preset for {count:,} pairs is {name}: {what}")
+        training = load_module("training")
+        config = training.default_config(options.run, options.init, pairs, console)
     return config.with_options(**chosen | given(options))
 
 

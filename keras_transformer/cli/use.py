@@ -12,6 +12,7 @@ from keras_transformer.cli.flags import (
     load_module,
     load_pairs,
 )
+from keras_transformer.config import DataConfig
 from keras_transformer.files import (
     check_another_file,
     check_file_to_write,
@@ -35,7 +36,10 @@ def evaluate(options):
     translator, weights = _with_digest(options)
     evaluation = load_module("evaluation")
     text = load_pairs(options.test, options.columns)
-    pairs = ((pair.source, pair.target) for pair in text.pairs())
+    bad_lines = load_module("text").BadLines(_bad_line_budget(options))
+    pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
+    if bad_lines.count:
+        print_message(f"keras-transformer: warning: left out {bad_lines}")
     scores = evaluation.evaluate(
         translator, pairs, options.output, show_progress=not options.quiet
     )
@@ -57,7 +61,12 @@ def evaluate(options):
                 f"keras-transformer: warning: {options.model} has other weights by "
                 "now: the scores are those of the weights before"
             )
-    return values | {"output": options.output}
+    return values | {"output": options.output, "bad_lines": bad_lines.count}
+
+
+def _bad_line_budget(options):
+    """Returns the number of `--bad-line-budget`, which must not be negative."""
+    return DataConfig(bad_line_budget=options.bad_line_budget).bad_line_budget
 
 
 def _with_digest(options):
@@ -153,6 +162,7 @@ def distill(options):
         load_pairs(options.train, options.columns),
         options.output,
         best_of=options.best_of,
+        bad_line_budget=_bad_line_budget(options),
         fingerprint=" ".join(parts),
         facts={"command": options.command, "search": teacher.config.to_dict()},
         show_progress=not options.quiet,

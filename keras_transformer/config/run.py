@@ -18,18 +18,25 @@ from keras_transformer.config.options import (
 )
 from keras_transformer.config.training import TrainingConfig
 
+# They hold the bytes and some letters.
+_FEWEST_PIECES = 300
+
 
 @documented
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig(Config):
     """How the SentencePiece vocabulary is learned from the training text."""
 
-    vocabulary_size: int = option(
-        10000,
+    vocabulary_size: int | None = option(
+        None,
         "pieces of each vocabulary, special pieces and bytes included; the nearest "
-        "number possible if the text is too small",
+        "number possible if the text is too small; default half as many as pairs, from "
+        "300 to `most_pieces`",
         minimum=8,
         maximum=10**6,
+    )
+    most_pieces: int = option(
+        10000, "most pieces where `vocabulary_size` is not given", minimum=300
     )
     algorithm: str = option("bpe", "sub-word algorithm", choices=("bpe", "unigram"))
     joint_vocabulary: bool = option(True, "one vocabulary for both languages")
@@ -43,6 +50,11 @@ class TokenizerConfig(Config):
     learning_sentences: int = option(
         1000000, "most sentences per side to learn the vocabulary from", minimum=1
     )
+
+    def size_for(self, num_pairs: int) -> int:
+        """Returns the number of pieces for a corpus of this size."""
+        half = max(_FEWEST_PIECES, num_pairs // 2)
+        return self.vocabulary_size or min(half, self.most_pieces)
 
 
 @documented
@@ -150,32 +162,32 @@ class DecodingConfig(Config):
 
 # For pairs of the verb `distill`. A GPU's larger batches learned 29,000 pairs worse.
 _STUDENT = dict(
-    most_pairs=math.inf, vocabulary_size=32_000, batch_tokens=4_096, norm_first=True,
+    most_pairs=math.inf, most_pieces=32_000, batch_tokens=4_096, norm_first=True,
     attention_dropout_rate=0.0, activation_dropout_rate=0.0, warmup_steps=1_000,
 )  # fmt: skip
 # Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
     "micro": dict(
-        most_pairs=8_000, sizes="tiny", vocabulary_size=2_000, batch_tokens=1_024,
+        most_pairs=8_000, sizes="tiny", most_pieces=2_000, batch_tokens=1_024,
         norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
         activation_dropout_rate=0.0, warmup_steps=200, epochs=100,
         average_checkpoints=10, length_penalty=1.0,
     ),
     "tiny": dict(
-        most_pairs=60_000, sizes="tiny", vocabulary_size=6_000, batch_tokens=4_096,
+        most_pairs=60_000, sizes="tiny", most_pieces=6_000, batch_tokens=4_096,
         norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
         activation_dropout_rate=0.0, warmup_steps=1_000, learning_rate=0.004,
         epochs=110, average_checkpoints=10, length_penalty=1.0,
     ),
     "small": dict(
-        most_pairs=500_000, sizes="small", vocabulary_size=8_000, batch_tokens=4_096,
+        most_pairs=500_000, sizes="small", most_pieces=8_000, batch_tokens=4_096,
         norm_first=True, warmup_steps=1_000, length_penalty=1.0,
     ),
-    "base": dict(most_pairs=math.inf, sizes="base", vocabulary_size=32_000),
+    "base": dict(most_pairs=math.inf, sizes="base", most_pieces=32_000),
     # Never chosen by the number of pairs: a GPU's step takes up to 47 GB.
     "big": dict(
-        most_pairs=math.inf, sizes="big", vocabulary_size=32_000,
+        most_pairs=math.inf, sizes="big", most_pieces=32_000,
         average_checkpoints=20,
     ),
     "student": _STUDENT | dict(sizes="student", learning_rate=0.003),
@@ -227,27 +239,22 @@ class RunConfig(Config):
         )
 
     @classmethod
-    def preset(cls, name: str, num_pairs: int | None = None, **options: Any) -> Self:
+    def preset(cls, name: str, **options: Any) -> Self:
         """Returns the options of a preset.
 
         Args:
             name: {presets}.
-            num_pairs: Pairs of the corpus; it gets at most half as many pieces.
             **options: Options of any section that replace the preset's.
 
         Example:
             >>> config = RunConfig.preset("tiny", epochs=3)
-            >>> config.tokenizer.vocabulary_size, config.training.epochs
+            >>> config.tokenizer.most_pieces, config.training.epochs
             (6000, 3)
         """
         check_choice("name", name, PRESETS)
-        check_number("num_pairs", num_pairs, int, optional=True, minimum=0)
         preset = dict(PRESETS[name])
         del preset["most_pairs"]
         sizes = TransformerConfig.PRESETS[preset.pop("sizes")]
-        if num_pairs is not None:  # 300 hold the bytes and some letters.
-            most = max(300, num_pairs // 2)
-            preset["vocabulary_size"] = min(most, preset["vocabulary_size"])
         return cls().with_options(**sizes | preset | options)
 
     def with_options(self, **options: Any) -> Self:

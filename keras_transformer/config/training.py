@@ -67,10 +67,16 @@ class TrainingConfig(Config):
         minimum=1,
     )
     average_checkpoints: int = option(
-        5, "checkpoints averaged for the final model, one per interval", minimum=1
+        5,
+        "checkpoints averaged for the final model, one per interval; where validation "
+        "finds the last or best alone better, it is taken",
+        minimum=1,
     )
-    average: str = option(
-        "last", "checkpoints to average: the last or the best", choices=("last", "best")
+    average: str | None = option(
+        None,
+        "checkpoints to average: the last or the best; default the last, but the best "
+        "with `init` and validation pairs",
+        choices=("last", "best"),
     )
     monitor: str = option(
         "loss", "validation score of the best checkpoint", choices=("loss", "bleu")

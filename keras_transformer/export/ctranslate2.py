@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_transformer.config.options import check_choice
 from keras_transformer.export.safetensors import check_plain
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.layers.embedding import sinusoidal_encoding
 from keras_transformer.models.transformer import Transformer
@@ -101,8 +102,8 @@ def _spec_of(translator):
         from ctranslate2 import specs
     except ImportError as error:
         raise ImportError(
-            "An export for CTranslate2 needs the extra `ctranslate2`: pip install "
-            "'keras-transformer-seq2seq[ctranslate2]'"
+            "An export for CTranslate2 needs its package: "
+            f"{how_to_install('ctranslate2')}."
         ) from error
     model, config, sizes = translator.model, translator.config, translator.model.config
     spec = specs.TransformerSpec.from_config(

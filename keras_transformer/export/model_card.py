@@ -28,6 +28,7 @@ _SIZES = (
     "source_vocabulary_size", "target_vocabulary_size",
 )  # fmt: skip
 _SEARCH = ("beam_size", "length_penalty")
+_ENDED_EARLY = "the training ended while the learning rate still rose"
 _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
 
 
@@ -207,9 +208,10 @@ def _training(summary):
         values[f"{split}_files"] = files or "a program's rows"
         for name in ("pairs", "tokens", "bad_lines"):
             values[f"{split}_{name}"] = f"{data[name]:,}"
-    if summary.get("averaged_checkpoints", 0) > 1:
-        values["averaged"] = summary["averaged_checkpoints"]
     return values | {
+        "weights": summary["weights"],
+        "final": _figures(summary["final"]),
+        "warm_up": _ENDED_EARLY if summary.get("rate_still_rose") else None,
         "updates": f"{summary['updates']:,}",
         "epochs": summary["epochs"],
         "minutes": f"{summary['seconds'] / 60:,.1f}",
@@ -218,12 +220,14 @@ def _training(summary):
         "threads": machine["threads"] * machine["parts"],
         "backend": machine["backend"],
         "trained_dtype": summary["model"]["dtype"],
-        "last_epoch": ", ".join(
-            f"{name} {shown_figure(value)}"
-            for name, value in summary["last_epoch"].items()
-            if name not in ("epoch", "updates")
-        ),
+        "last_epoch": _figures(summary["last_epoch"]),
     }
+
+
+def _figures(values):
+    """Returns figures in words, or `None` if there are none."""
+    kept = {name: x for name, x in values.items() if name not in ("epoch", "updates")}
+    return ", ".join(f"{name} {shown_figure(x)}" for name, x in kept.items()) or None
 
 
 def _scores(model, entries):

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.kernels.keras_private import layers_within
 from keras_transformer.models.transformer import Seq2Seq
@@ -43,8 +44,7 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise ImportError(
-            "A safetensors file needs the extra `safetensors`: pip install "
-            "'keras-transformer-seq2seq[safetensors]'"
+            f"A safetensors file needs safetensors: {how_to_install('safetensors')}."
         ) from error
     path, model = Path(path), translator.model
     check_absent(path)

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_transformer.extras import how_to_install
+
 
 @contextlib.contextmanager
 def described(text: str, *errors: type[Exception]) -> Iterator[None]:
@@ -34,8 +36,7 @@ def required(module: str, package: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f"This import needs {package}: pip install "
-            "'keras-transformer-seq2seq[import]'"
+            f"This import needs {package}: {how_to_install('import')}."
         ) from error
 
 

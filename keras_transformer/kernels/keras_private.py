@@ -168,12 +168,29 @@ class BuildsFromSpec:
     """Mixin, before `keras.Model`, that builds metrics and loss without reading data.
 
     Keras' way fails with workers: https://github.com/keras-team/keras/issues/20585.
+    Elsewhere it reads the first batches of a `tf.data.Dataset` twice.
     """
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None:
             data_batch = iterator.data_adapter.get_tf_dataset().element_spec
         super()._maybe_symbolic_build(data_batch=data_batch)
+
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
+
+        if iterator is not None and isinstance(iterator.data_adapter, TFDatasetAdapter):
+            specs = iterator.data_adapter.get_tf_dataset().element_spec
+            if all(spec.shape.rank is not None for spec in keras.tree.flatten(specs)):
+                data_batch = keras.tree.map_structure(_of_known_sizes, specs)
+        super()._symbolic_build(iterator=iterator, data_batch=data_batch)
+
+
+def _of_known_sizes(spec):
+    """Returns a tensor of a specification; any sizes will do where it has none."""
+    # JAX's attention in blocks needs known ones.
+    shape = [8 if size is None else size for size in spec.shape]
+    return keras.KerasTensor(shape, keras.backend.standardize_dtype(spec.dtype))
 
 
 def keras_hub_parts(layer) -> dict:

@@ -7,12 +7,12 @@ written with `savefig`. Figures made here are not pyplot's: nothing needs to be 
 
 import lazy_loader
 
+from keras_transformer.extras import how_to_install
+
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        'Plots need matplotlib: pip install "keras-transformer-seq2seq[plots]"'
-    ) from error
+    raise ImportError(f"Plots need matplotlib: {how_to_install('plots')}.") from error
 
 # The names of __init__.pyi are loaded when used: `training_curves` needs no Keras.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

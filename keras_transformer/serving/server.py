@@ -11,6 +11,7 @@ import os
 import socket
 from pathlib import Path
 
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
@@ -74,8 +75,7 @@ def listening(host: str, port: int, extra: str) -> socket.socket:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            "A server needs starlette and uvicorn: install "
-            f"keras-transformer-seq2seq[{extra}]"
+            f"A server needs starlette and uvicorn: {how_to_install(extra)}."
         ) from error
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")

@@ -24,6 +24,8 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
+# Tokens that are searched at once for the ends of sentences.
+_BLOCK = 1 << 22
 # Default of `batch_tokens`. It suits the caches of a processor.
 BATCH_TOKENS = 4096
 
@@ -38,9 +40,9 @@ class Corpus:
     bucket, so that batches have few distinct shapes.
 
     The constructor reads the whole text, skips bad lines and pairs longer than
-    `config.max_length` tokens, and writes the ids to a memory-mapped file: a corpus may
-    be larger than memory. The text is not read again. `seed` and the number of an epoch
-    determine its order.
+    `config.max_length` tokens, and writes the ids to a memory-mapped file: only about
+    50 bytes a pair must fit in memory. The text is not read again. `seed` and the
+    number of an epoch determine its order.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
@@ -50,7 +52,8 @@ class Corpus:
         static_shapes: Give all batches of a length bucket one shape, with [B, S] =
             [B, T] and rows of padding for missing pairs. It suits XLA, which compiles
             the training step for each shape. `config.batch_shapes` implies it.
-        boundaries: The `boundaries` of another corpus, for batches of the same shapes.
+        boundaries: The `boundaries` of another corpus, for batches of the same shapes:
+            ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
             text, tokenizers, `max_length` and `bad_line_budget` match.
         console: Rich console for a progress bar.
@@ -69,7 +72,8 @@ class Corpus:
 
     Raises:
         ValueError: If the two sides differ in number of lines, there are too many bad
-            lines or no good one, or a file is damaged or changes while it is read.
+            lines or no good one, `boundaries` do not fit, or a file is damaged or
+            changes while it is read.
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
@@ -122,14 +126,16 @@ class Corpus:
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
         weights = np.repeat(weights, self._num_pairs)
-        self._order = np.repeat(np.arange(len(weights)), weights)
-        lengths = np.diff(self._ends).reshape(-1, 2)
+        self._order = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
+        del weights
+        lengths = np.diff(self._ends).astype(np.int32).reshape(-1, 2)
         longer = lengths.max(axis=1)
         if boundaries is None:
             boundaries = bucket_boundaries(config.max_length)
             if config.batch_shapes is not None:
                 used, number = longer[self._order], config.batch_shapes
                 boundaries = few_boundaries(used, boundaries, number)
+        check_boundaries(boundaries, int(longer.max()))
         self.boundaries = boundaries
         tokens = config.batch_tokens or BATCH_TOKENS
         self._sizes = [max(1, tokens // longest) for longest in boundaries]
@@ -147,15 +153,14 @@ class Corpus:
         pairs, batches = f"{self.num_pairs:,} pairs", f"{self.num_batches:,} batches"
         return f"<Corpus: {pairs}, {batches} an epoch, {self.bad_lines}>"
 
-    def dataset(
-        self, first: int = 0, number: int | None = None, *, shuffle: bool = True
-    ) -> tf.data.Dataset:
-        """Returns batches for `model.fit`.
+    def dataset(self, first_epoch: int = 0, *, shuffle: bool = True) -> tf.data.Dataset:
+        """Returns batches for `model.fit`: an iteration is an epoch.
+
+        The epochs come in their order. One is over when its last batch has been read,
+        so that looking at a few batches, as Keras does before it trains, skips none.
 
         Args:
-            first: The first batch, counted from 0 through all epochs.
-            number: Number of batches; each iteration then yields the same ones. By
-                default an iteration is an epoch, and the next one continues after it.
+            first_epoch: The epoch of the first iteration, counted from 0.
             shuffle: Shuffle each epoch anew. Otherwise all epochs are the same, as for
                 validation.
 
@@ -164,24 +169,57 @@ class Corpus:
             [B, S], [B, T] and [B, T].
 
         Example:
-            >>> model.fit(corpus.dataset(step, 1000), shuffle=False)
+            >>> model.fit(corpus.dataset(), epochs=20, shuffle=False)
+            >>> rest = corpus.dataset(first_epoch=20)
+            >>> model.fit(rest, initial_epoch=20, epochs=30, shuffle=False)
+        """
+        check_number("first_epoch", first_epoch, int, minimum=0)
+        number, epoch = self.num_batches, first_epoch
+
+        def steps():
+            return range(epoch * number, (epoch + 1) * number)
+
+        def note(step):
+            nonlocal epoch
+            if (step + 1) % number == 0:
+                epoch = (step + 1) // number
+
+        def noted(step, batch):
+            # After the prefetching: what it reads ahead does not count.
+            tf.numpy_function(note, [step], [])
+            return batch
+
+        data = self._dataset(steps, number, shuffle)
+        return data.map(noted if shuffle else lambda step, batch: batch)
+
+    def batches(self, first: int, number: int) -> tf.data.Dataset:
+        """Returns some batches, the same in each iteration.
+
+        Args:
+            first: The first batch, counted from 0 through all epochs.
+            number: Number of batches, which may be of several epochs.
+
+        Returns:
+            A `tf.data.Dataset`, as `dataset` returns.
+
+        Example:
+            >>> model.fit(corpus.batches(1000, 50), shuffle=False)
         """
         check_number("first", first, int, minimum=0)
-        check_number("number", number, int, optional=True, minimum=1)
-        firsts = itertools.repeat(first)
-        if number is None:
-            number = self.num_batches
-            firsts = itertools.count(first, number)
+        check_number("number", number, int, minimum=1)
+        data = self._dataset(lambda: range(first, first + number), number)
+        return data.map(lambda step, batch: batch)
 
-        def batches():
-            begin = next(firsts)
-            for step in range(begin, begin + number):
-                yield self.batch(step, shuffle)
+    def _dataset(self, steps, number, shuffle=True):
+        """Returns the steps that a function lists, each with its batch."""
+
+        def rows():
+            for step in steps():
+                yield step, self.batch(step, shuffle)
 
         ids = tf.TensorSpec([None, None], tf.int32)
-        data = tf.data.Dataset.from_generator(
-            batches, output_signature=((ids, ids), ids)
-        )
+        signature = (tf.TensorSpec([], tf.int64), ((ids, ids), ids))
+        data = tf.data.Dataset.from_generator(rows, output_signature=signature)
         # Without a cardinality Keras warns at the end of every epoch.
         data = data.apply(tf.data.experimental.assert_cardinality(number))
         # The end of an epoch would wait for autotuning, which sleeps up to a second.
@@ -194,7 +232,8 @@ class Corpus:
         check_number("step", step, int, minimum=0)
         epoch, place = divmod(step, self.num_batches)
         bucket, places = self._epoch(epoch if shuffle else None)[place]
-        ends = self._ends[2 * places[:, None] + np.arange(3)].tolist()
+        firsts = 2 * places.astype(np.int64)[:, None]
+        ends = self._ends[firsts + np.arange(3)].tolist()
         pairs = [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
         sides, size = list(zip(*pairs, strict=True)), len(pairs)
         longest = [max(map(len, side)) for side in sides]
@@ -315,7 +354,23 @@ def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         ids = np.asarray(np.memmap(path, facts["made_of"]["dtype"], "r"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is missing or damaged; `train` writes it.") from error
-    return ids, np.append(0, np.flatnonzero(ids == END_ID) + 1)
+    ends = [np.zeros(1, np.int64)]
+    for first in range(0, len(ids), _BLOCK):
+        block = ids[first : first + _BLOCK]
+        ends.append(first + np.flatnonzero(block == END_ID) + 1)
+    return ids, np.concatenate(ends)
+
+
+def check_boundaries(boundaries: list[int], longest: int):
+    """Raises `ValueError` unless boundaries ascend from 1 to at least `longest`."""
+    ascend = all(a < b for a, b in itertools.pairwise([0, *boundaries]))
+    if not ascend or not boundaries or boundaries[-1] < longest:
+        raise ValueError(
+            "`boundaries` must ascend from 1 and end at the longest pair or beyond, "
+            f"which has {longest} tokens: give those of a corpus with the same "
+            "`max_length`, or leave out longer pairs with a lower `max_length`. "
+            f"Received: boundaries={boundaries}"
+        )
 
 
 def bucket_boundaries(max_length: int) -> list[int]:

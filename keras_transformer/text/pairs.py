@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_transformer.extras import how_to_install
 from keras_transformer.text.lines import checked_path, opened, read_lines
 
 MAX_SENTENCE_BYTES = 1 << 16
@@ -402,8 +403,7 @@ def _parquet(path, keys):
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError(
-            "Reading Parquet files needs PyArrow: "
-            'pip install "keras-transformer-seq2seq[parquet]"'
+            f"Reading Parquet files needs PyArrow: {how_to_install('parquet')}."
         ) from error
 
     def rows(names):

@@ -182,7 +182,8 @@ def learn_tokenizers(
     """
     check_number("bad_line_budget", bad_line_budget, int, minimum=0)
     text, config = open_pairs(text), config or TokenizerConfig()
-    text.count()  # Checks that the files are aligned.
+    # Counting checks that the files are aligned.
+    config = config.replace(vocabulary_size=config.size_for(text.count()))
     tokenizers = []
     for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
 

@@ -10,14 +10,18 @@ from pathlib import Path
 import h5py
 import keras
 import numpy as np
+from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.options import check_number
+from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import check_new_directory, replacing, write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.text import TokenizerPair
 from keras_transformer.text.lines import checked_path
+from keras_transformer.training.report import summary
+from keras_transformer.training.state import StateFiles
 from keras_transformer.translator import Translator
 
 
@@ -113,7 +117,8 @@ def average_run(
 ) -> list[Path]:
     """Writes a translator of the mean of a run's checkpoints.
 
-    The run may be unfinished. `Translator.load` and the verbs `evaluate`, `translate`
+    The run may be unfinished; summary.json tells its training for the model card.
+    `Translator.load` and the verbs `evaluate`, `translate`
     and `export` take the new directory.
 
     Args:
@@ -158,4 +163,24 @@ def average_run(
     load_average(model, paths)
     Translator(model, tokenizers, config.decoding).save(output)
     write_json(output / "config.json", config.to_dict())
+    if facts := _summary(run, paths):
+        write_json(output / SUMMARY, facts)
     return paths
+
+
+def _summary(run, paths):
+    """Returns what is known of the training of checkpoints, or `None`."""
+    try:
+        state = StateFiles(run / "states").latest(Console(quiet=True))
+    except ValueError:  # All states are damaged.
+        state = None
+    names = [path.name for path in paths]
+    rows = [] if state is None else state.history
+    rows = [row for row in rows if checkpoint_path("", row["step"]).name in names]
+    if not rows:
+        return None
+    words = f"the mean of {len(paths)} checkpoints"
+    if len(paths) == 1:
+        words = f"the checkpoint of epoch {rows[0]['epoch']:g}"
+    more = {"weights": words, "averaged_checkpoints": len(paths), "final": {}}
+    return summary(state.facts, state, rows[-1], **more)

@@ -55,7 +55,7 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
     before = model.nonfinite_batches
-    data = run.distribution.dataset(run.training.dataset(state.step, steps))
+    data = run.distribution.dataset(run.training.batches(state.step, steps))
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     skipped = model.nonfinite_batches - before
     if skipped:
@@ -142,7 +142,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             self.model, step=step, seconds=seconds, history=[*self._run.state.history],
             skipped=self._run.state.skipped,
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
-            machine=self._run.machine,
+            machine=self._run.machine, facts=self._run.facts,
         )  # fmt: skip
 
     def restore(self, state: State):

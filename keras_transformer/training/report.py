@@ -24,6 +24,7 @@ from rich.table import Column
 from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import available_cores
 from keras_transformer.export.model_card import SUMMARY, shown_figure
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import read_json, replacing
 from keras_transformer.kernels.execution import has_gpu
 from keras_transformer.models.transformer import Seq2Seq
@@ -36,8 +37,8 @@ from keras_transformer.training.validation import without_progress
 
 # What each backend needs for NVIDIA GPUs.
 _REMEDIES = {
-    "tensorflow": "install keras-transformer-seq2seq[gpu]",
-    "jax": "install keras-transformer-seq2seq[gpu-jax]",
+    "tensorflow": how_to_install("gpu"),
+    "jax": how_to_install("gpu-jax"),
     "torch": "install a PyTorch that is built for CUDA",
 }
 # The figures in the table at the terminal: title, name, format. log.csv has all.
@@ -152,6 +153,7 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
 class TrainingBar(Progress):
     """The bar of a run at a terminal, and once a line that says how long it will take.
 
+    Both are of the one limit that will end the run: epochs, updates or minutes.
     `num_batches` are those of an epoch.
     """
 
@@ -166,36 +168,55 @@ class TrainingBar(Progress):
             TextColumn("so far{task.fields[rest]}"),
             console=console, transient=True, expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
+            get_time=time.monotonic,
         )  # fmt: skip
-        updates = options.planned_updates(num_batches)
-        self._batches = updates * options.gradient_accumulation_steps
-        self._num_batches, self._epochs = num_batches, options.epochs
-        seconds = 60 * (options.max_minutes or math.inf) - state.seconds
-        self._until = time.monotonic() + seconds
+        self._options, self._num_batches = options, num_batches
+        self._updates = options.planned_updates(num_batches)
+        self._batches = self._updates * options.gradient_accumulation_steps
+        self._most_seconds = 60 * (options.max_minutes or math.inf)
+        # A resumed run goes on with its time.
+        self._since = time.monotonic() - state.seconds
         # XLA compiles when a shape of batches first comes, which would count as speed.
         compiling = min(num_batches, 100) if options.jit_compile else 0
         self._settled = state.step + compiling
         self._first, self._is_said = None, False
-        self._run = self.add_task("starting", total=self._batches, rest="")
+        self._run = self.add_task("starting", total=1.0, rest="")
+        self.tasks[0].start_time -= state.seconds
 
     def show(self, step: int, loss: float):
         """Shows how far the run is, its loss, and how long the rest will take."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        measured = self._measured_speed(step, seconds)
+        speed = measured or step / seconds
+        left = max(self._batches - step, 0) / speed
+        left_by_time = max(self._most_seconds - seconds, 0)
         epoch = (step - 1) // self._num_batches + 1
-        words = f"epoch {epoch}/{self._epochs}  loss {loss:.3f}"
-        self.update(self._run, completed=step, description=words)
-        if step < self._settled:
+        share, words = step / self._batches, f"epoch {epoch}"
+        if left_by_time < left:
+            left, share = left_by_time, seconds / self._most_seconds
+            words += f", {seconds / 60:.0f}/{self._options.max_minutes:g} min"
+        elif self._updates == self._options.max_updates:
+            updates = step // self._options.gradient_accumulation_steps
+            words += f", update {updates:,}/{self._updates:,}"
+        else:
+            words += f"/{self._options.epochs}"
+        self.update(self._run, completed=share, description=f"{words}  loss {loss:.3f}")
+        if measured is None:
             return
-        now = time.monotonic()
-        first, began = self._first = self._first or (step, now)
-        if now - began < _WATCHED or step == first:
-            return
-        speed = (step - first) / (now - began)
-        left = min(max(self._batches - step, 0) / speed, max(self._until - now, 0))
         self.update(self._run, rest=f", {duration(left)} to go")
         if not self._is_said:
             self._is_said = True
             words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
             say(self.console, words)
+
+    def _measured_speed(self, step, seconds):
+        """Returns the batches a second, once they have been watched for a while."""
+        if step < self._settled:
+            return None
+        first, began = self._first = self._first or (step, seconds)
+        if seconds - began < _WATCHED or step == first:
+            return None
+        return (step - first) / (seconds - began)
 
 
 def duration(seconds: float) -> str:
@@ -292,6 +313,23 @@ def run_facts(
     }
 
 
+def summary(
+    facts: dict[str, Any], state: State, row: dict[str, float], **more: Any
+) -> dict[str, Any]:
+    """Returns what a training came to, for summary.json; `row` is the last of it."""
+    return (
+        facts
+        | {
+            "machine": state.machine,
+            "updates": row["updates"],
+            "epochs": row["epoch"],
+            "seconds": state.seconds,
+            "last_epoch": {name: x for name, x in row.items() if name != "step"},
+        }
+        | more
+    )
+
+
 def read_summary(directory: str | Path) -> dict[str, Any]:
     """Returns what the training of a finished run came to: its summary.json."""
     return read_json(Path(directory) / SUMMARY)
@@ -299,12 +337,9 @@ def read_summary(directory: str | Path) -> dict[str, Any]:
 
 def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     """Returns the lines of a run's summary for a person."""
-    last = summary["last_epoch"].items()
-    scores = [
-        f"{name} {shown_figure(value)}"
-        for name, value in last
-        if name.startswith("val_")
-    ]
+    scores = [f"{name} {shown_figure(x)}" for name, x in summary["final"].items()]
+    if scores:
+        scores[0] = f"{summary['weights']}: {scores[0]}"
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

@@ -23,7 +23,7 @@ from keras_transformer.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from keras_transformer.config.run import FINE_TUNING
+from keras_transformer.config.run import FINE_TUNING, preset_for
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import (
     check_new_directory,
@@ -60,6 +60,8 @@ from keras_transformer.translator import Translator
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
+# Options that a new run chooses where they are `None`, and keeps.
+_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size", "average")
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 _LOST = "is missing, empty or damaged"
@@ -99,11 +101,18 @@ class Run:
                 f"as LC_ALL=C.UTF-8. Received: {ascii(str(path))}"
             ) from error
         needed = ("config.json", "data.json", "tokenizer")
-        self.is_set_up = all((self.path / name).exists() for name in needed)
+        missing = [name for name in needed if not (self.path / name).exists()]
+        self.is_set_up = not missing
         if not self.is_set_up:
             # A process that is killed while it sets up the run leaves these.
             left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
             names = {path.name for path in self.path.glob("*")} - left
+            if any((self.path / name).is_dir() for name in ("states", "checkpoints")):
+                raise FileExistsError(
+                    f"{self.path} holds the weights of a run that has lost "
+                    f"{' and '.join(missing)}: bring that back to resume it, or choose "
+                    "another directory."
+                )
             if self.path.is_file() or any(not n.startswith(".partial-") for n in names):
                 check_new_directory(self.path)
 
@@ -132,7 +141,9 @@ class Run:
     ) -> Iterator[bool]:  # fmt: skip
         """Prepares the run for training; yields whether it is finished already."""
         console = plain_console() if console is None else console
-        config = default_config(self.path, init) if config is None else config
+        text = open_pairs(text)
+        if config is None:
+            config = default_config(self.path, init, text, console)
         check_validated(config.training, validation is not None)
         if make_model and (init or config.training.freeze):
             raise ValueError(
@@ -167,7 +178,6 @@ class Run:
             is_whole = all((self.path / name).exists() for name in parts)
             self.states = StateFiles(self.path / "states")
             self.state = self._newest_state(_limits(config.training), is_whole)
-            text = open_pairs(text)
             validation = None if validation is None else open_pairs(validation)
             data = _described(text, validation, optimizer, loss, init, make_model)
             if command is not None:
@@ -228,7 +238,8 @@ class Run:
             say(self.console, "learning the vocabulary")
             budget = config.data.bad_line_budget
             tokenizers = learn_tokenizers(text, config.tokenizer, budget)
-            asked = config.tokenizer.vocabulary_size
+            asked = tokenizers.config.vocabulary_size
+            config = config.with_options(vocabulary_size=asked)
             for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
                 why = "has no more" if found < asked else "needs one for each character"
                 words = f"learned {found:,} pieces, not {asked:,}: the text {why}"
@@ -242,6 +253,10 @@ class Run:
         config = config.replace(model=config.model.replace(**sizes))
         if not self.is_set_up:  # A run keeps what was chosen for its first device.
             config = config.replace(data=with_device_defaults(config).data)
+            if config.training.average is None:
+                # Fine-tuning on few pairs soon learns them by heart.
+                can_choose = begun_with is not None and data["validation"] is not None
+                config = config.with_options(average="best" if can_choose else "last")
         self.config, self.data, self.tokenizers = config, data, tokenizers
         return init
 
@@ -255,11 +270,8 @@ class Run:
         if not {"training", "validation", "planned_updates"} <= was.keys():
             raise ValueError(f"{path} is damaged: a part is missing")
         begun = RunConfig.load(self.path / "config.json")
-        chosen = {
-            name: getattr(begun.data, name)
-            for name in ("batch_tokens", "batch_shapes")
-            if getattr(config.data, name) is None
-        }
+        given, had = _flat(config), _flat(begun)
+        chosen = {name: had[name] for name in _CHOSEN if given[name] is None}
         config = config.with_options(**chosen).fitted_to(was["planned_updates"])
         problem = None
         if differing := _differing(config, begun.given(), _CHANGEABLE):
@@ -285,10 +297,9 @@ class Run:
         """Returns the options that end the training."""
         return _limits(self.config.training)
 
-    def checkpoints_to_average(self, state: State, options: TrainingConfig):
-        """Returns the paths of the checkpoints that the end of a run would average."""
-        rows = rows_to_average(state.history, options)
-        return [checkpoint_path(self.path / "checkpoints", row["step"]) for row in rows]
+    def checkpoint_of(self, row: dict[str, float]) -> Path:
+        """Returns the path of the checkpoint of a row of the history."""
+        return checkpoint_path(self.path / "checkpoints", row["step"])
 
     def _newest_state(self, limits, is_whole):
         """Returns the newest state, or the one before if its checkpoint was lost.
@@ -305,7 +316,8 @@ class Run:
                 return state
             newest = newest or state
             own = checkpoint_path(self.path / "checkpoints", state.step)
-            needed = self.checkpoints_to_average(state, options)
+            rows = rows_to_average(state.history, options)
+            needed = [self.checkpoint_of(row) for row in rows]
             lost = [path for path in needed if not can_be_opened(path)]
             if own not in lost:
                 # The end of a run removes what the state before it would need.
@@ -427,6 +439,12 @@ def _described(text, validation, optimizer, loss, init, make_model):
     return data
 
 
+def _flat(config: RunConfig) -> dict[str, Any]:
+    """Returns the options of data, tokenizer and training by their names."""
+    sections = config.data, config.tokenizer, config.training
+    return {name: x for section in sections for name, x in vars(section).items()}
+
+
 def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -> str:
     """Returns the options that differ from those in the sections of `other`."""
     # The tokenizers determine the sizes of the vocabularies.
@@ -442,13 +460,23 @@ def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -
 
 
 def default_config(
-    directory: str | Path, init: Translator | str | Path | None = None
+    directory: str | Path,
+    init: Translator | str | Path | None = None,
+    text: Any = None,
+    console: Console | None = None,
 ) -> RunConfig:
     """Returns the default options of a run.
 
-    An existing run has its own. A new one has the paper's, or with `init` the model,
-    tokenizer and search options of that translator and training options for
-    fine-tuning.
+    An existing run has its own. A new one has the preset for its number of pairs; or
+    with `init` the model, tokenizer and search options of that translator and training
+    options for fine-tuning.
+
+    Args:
+        directory: Directory of the run.
+        init: The translator that it begins with, or its directory.
+        text: Training pairs, as `open_pairs` returns or takes them. Without them and
+            `init` a new run has the paper's options.
+        console: Rich console that is told the preset.
 
     Raises:
         FileNotFoundError: If `init` holds no translator.
@@ -460,8 +488,15 @@ def default_config(
     """
     if (own := Path(directory) / "config.json").exists():
         return RunConfig.load(own)
-    if init is None:
+    if init is None and text is None:
         return RunConfig()
+    if init is None:
+        count = open_pairs(text).count()
+        name = preset_for(count)
+        if console is not None:
+            words = f"the preset for {plural(count, 'pair')} is {name}"
+            say(console, f"{words}: other options override it")
+        return RunConfig.preset(name)
     if isinstance(init, Translator):
         _check_transformer(init.model)
         parts = init.model.config, init.tokenizers.config, init.config

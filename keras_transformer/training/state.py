@@ -41,6 +41,7 @@ class State:
     # The limits that ended the training here, if they did.
     finished: dict[str, Any] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # `run_facts`
     values: list[np.ndarray] = field(default_factory=list)  # of all variables
 
     @property

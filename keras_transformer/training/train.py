@@ -11,12 +11,11 @@ import keras
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.config import RunConfig, TransformerConfig
+from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import write_json
 from keras_transformer.terminal import say
 from keras_transformer.training.averages import (
-    checkpoint_path,
     checkpoints_in,
     load_average,
     save_checkpoint,
@@ -28,11 +27,12 @@ from keras_transformer.training.intervals import (
     end_of_interval,
     fit_interval,
 )
-from keras_transformer.training.report import Log, TrainingBar, plural
+from keras_transformer.training.report import Log, TrainingBar, plural, summary
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import KEPT_STATES, restore
 from keras_transformer.training.validation import (
     Validation,
+    rank,
     rows_to_average,
     without_progress,
 )
@@ -58,8 +58,12 @@ def train(
 
     The directory then holds config.json, data.json, tokenizer/, tokenizer.sha256,
     corpus/, states/, checkpoints/, log.csv, tensorboard/, summary.json and the
-    translator: decoding.json and model.keras, the mean of the last checkpoints.
-    `Translator.load(directory)` loads it.
+    translator: decoding.json and model.keras. `Translator.load(directory)` loads it.
+
+    The final weights are the mean of the last checkpoints (`average_checkpoints`). With
+    `validation` pairs the mean is validated too, and the last checkpoint alone is taken
+    if that is better by `monitor`. A run with `init` then takes the best checkpoints in
+    place of the last, unless `average` says otherwise.
 
     Training proceeds in intervals of `save_every` batches. After each one the model is
     validated, and a checkpoint and the whole state are saved.
@@ -76,7 +80,8 @@ def train(
         text: Training pairs, as `open_pairs` returns or takes them.
         directory: Directory of the run: new, empty, or that of a run to resume.
         config: All options, except that the tokenizers determine the vocabulary sizes.
-            Default `default_config(directory, init)`.
+            Default `default_config(directory, init, text)`: those of an existing run,
+            those for fine-tuning, or the preset for the number of pairs.
         validation: Pairs for the loss, accuracy and perplexity of every interval.
         console: Rich console for progress; default the terminal.
         tokenizers: A `TokenizerPair`, one tokenizer for both sides as
@@ -114,7 +119,7 @@ def train(
 
     Example:
         >>> pairs = open_pairs("train.en", "train.de")
-        >>> train(pairs, "runs/en-de", RunConfig())(["Two men are talking."])
+        >>> train(pairs, "runs/en-de")(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
     run = Run(directory)
@@ -124,8 +129,9 @@ def train(
     ) as is_finished:  # fmt: skip
         if is_finished:
             return Translator.load(directory)
-        _train_to_the_end(run, callbacks)
-        return _finish(run)
+        validation = Validation(run)
+        _train_to_the_end(run, callbacks, validation)
+        return _finish(run, validation)
 
 
 def dry_run(
@@ -160,12 +166,13 @@ def _is_over(run: Run, callbacks: RunCallbacks) -> bool:
     )
 
 
-def _train_to_the_end(run: Run, given: Sequence[keras.callbacks.Callback]):
+def _train_to_the_end(
+    run: Run, given: Sequence[keras.callbacks.Callback], validation: Validation
+):
     """Trains interval by interval, until a limit is reached."""
     options, is_chief = run.config.training, run.distribution.is_chief
     bar = TrainingBar(run.console, run.training.num_batches, options, run.state)
     log = Log(run) if is_chief else None
-    validation = Validation(run)
     with bar, StopSignals() as signals:
         callbacks = RunCallbacks(given, run, signals, bar)
         callbacks.restore(run.state)
@@ -244,30 +251,90 @@ def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
     options, history, needed = run.config.training, run.state.history, []
     for back in range(num_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
-    kept = {checkpoint_path(run.path / "checkpoints", row["step"]) for row in needed}
+    kept = {run.checkpoint_of(row) for row in needed}
     for path in checkpoints_in(run.path / "checkpoints"):
         if path not in kept:
             path.unlink(missing_ok=True)
 
 
-def _average(run: Run) -> int:
-    """Gives the model the mean of its checkpoints; returns how many could be read.
+def _finish(run: Run, validation: Validation) -> Translator:
+    """Makes the final model from the checkpoints, saves it and returns it."""
+    state, is_chief = run.state, run.distribution.is_chief
+    if is_chief or run.validation is not None:  # All processes validate together.
+        rows, figures = _load_final(run, validation)
+    if is_chief:
+        _remove_checkpoints(run, num_states=1)
+        run.translator.save(run.path)
+        warmup = run.config.training.warmup_steps
+        rises = "optimizer" not in run.data and state.updates < warmup
+        if rises:
+            say(
+                run.console,
+                f"warning: the run ended after {plural(state.updates, 'update')} of a "
+                f"warm-up of {warmup:,}, while the learning rate still rose: train "
+                "longer, or shorten `warmup_steps`",
+            )
+        facts = summary(
+            run.facts,
+            state,
+            state.history[-1],
+            weights=_named(rows, run.config.training),
+            averaged_checkpoints=len(rows),
+            final=figures,
+            rate_still_rose=rises,
+        )
+        write_json(run.path / SUMMARY, facts)
+    run.distribution.any(False)  # All processes wait here until it is written.
+    return run.translator if is_chief else Translator.load(run.path)
 
-    If none could, it gets the weights of the last state.
+
+def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:
+    """Loads the mean of checkpoints, or the last or best of them if that is better.
+
+    Returns the rows of those that were loaded, and the figures of the validation.
     """
-    paths = run.checkpoints_to_average(run.state, run.config.training)
+    options, rows = run.config.training, _load_mean(run)
+    if run.validation is None:
+        return rows, {}
+    if not rows:
+        return rows, validation.figures()
+    one = rows[-1]
+    if options.average == "best":
+        one = max(rows, key=lambda row: rank(row, options))
+    figures = {name: x for name, x in one.items() if name.startswith("val_")}
+    if len(rows) == 1:
+        return rows, figures
+    choices = [(rows, validation.figures()), ([one], figures)]
+    if rank(one, options) > rank(choices[0][1], options):
+        load_average(run.model, [run.checkpoint_of(one)])
+        choices.reverse()
+    score = f"val_{options.monitor}"
+    taken, other = [
+        f"{_named(chosen, options)} ({score} {found[score]:.4f})"
+        for chosen, found in choices
+    ]
+    say(run.console, f"final weights: {taken}; not {other}")
+    return choices[0]
+
+
+def _load_mean(run: Run) -> list[dict]:
+    """Gives the model the mean of its checkpoints; returns the rows of those.
+
+    A file that cannot be read is left out; without any, the last state's weights stay.
+    """
+    rows = rows_to_average(run.state.history, run.config.training)
     try:
-        load_average(run.model, paths)
-        return len(paths)
+        load_average(run.model, [run.checkpoint_of(row) for row in rows])
+        return rows
     except (FileNotFoundError, ValueError):
-        readable = [path for path in paths if _can_load(run, path)]
+        readable = [row for row in rows if _can_load(run, run.checkpoint_of(row))]
     if readable:
-        load_average(run.model, readable)
-        return len(readable)
+        load_average(run.model, [run.checkpoint_of(row) for row in readable])
+        return readable
     say(run.console, "warning: the final weights are those of the last state")
     restore(run.model, run.state)
     run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
-    return 0
+    return []
 
 
 def _can_load(run, path):
@@ -280,23 +347,11 @@ def _can_load(run, path):
     return True
 
 
-def _finish(run: Run) -> Translator:
-    """Makes the final model from the checkpoints, saves it and returns it."""
-    state = run.state
-    if run.distribution.is_chief:
-        averaged = _average(run)
-        _remove_checkpoints(run, num_states=1)
-        run.translator.save(run.path)
-        last = dict(state.history[-1])
-        del last["step"]
-        summary = {
-            "machine": state.machine,
-            "updates": state.updates,
-            "epochs": last["epoch"],
-            "seconds": state.seconds,
-            "last_epoch": last,  # before the checkpoints were averaged
-            "averaged_checkpoints": averaged,
-        }
-        write_json(run.path / SUMMARY, run.facts | summary)
-    run.distribution.any(False)  # All processes wait here until it is written.
-    return run.translator if run.distribution.is_chief else Translator.load(run.path)
+def _named(rows: Sequence[dict], options: TrainingConfig) -> str:
+    """Returns what weights are, from the rows of their checkpoints."""
+    if not rows:
+        return "those of the last state"
+    kind = "best" if options.average == "best" else "last"
+    if len(rows) > 1:
+        return f"the mean of the {kind} {len(rows)} checkpoints"
+    return f"the {kind} checkpoint, of epoch {rows[0]['epoch']:g}"

@@ -48,7 +48,9 @@ class Validation:
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
 
-    def figures(self, callbacks: keras.callbacks.CallbackList) -> dict[str, float]:
+    def figures(
+        self, callbacks: keras.callbacks.CallbackList | None = None
+    ) -> dict[str, float]:
         """Returns the figures; their names begin with "val_"."""
         run = self._run
         if run.validation is None:
@@ -85,7 +87,7 @@ def rank(row: dict[str, float], options: TrainingConfig) -> float:
 def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]:
     """Returns the rows whose checkpoints are averaged; ties prefer earlier ones."""
     count = options.average_checkpoints
-    if options.average == "last":
+    if options.average != "best":
         return list(rows[-count:])
     best = sorted(rows, key=lambda row: rank(row, options), reverse=True)[:count]
     return sorted(best, key=lambda row: row["step"])

@@ -224,7 +224,7 @@ def test_every_flag_of_an_option_sets_it_and_nothing_else(asked, pairs):
         more = COMPANIONS.get(field.name, {})
         for name, one in more.items():
             words += ["--" + name.replace("_", "-"), one]
-        wanted = RunConfig.preset("base", 40).with_options(**{field.name: value} | more)
+        wanted = RunConfig.preset("base").with_options(**{field.name: value} | more)
         assert config_of(asked, pairs, "--preset", "base", *words) == wanted
         seen += 1
     assert seen > 35
@@ -246,10 +246,10 @@ def test_half_precision_is_bfloat16_unless_float16_is_said(asked, pairs, words, 
 
 
 def test_the_number_of_pairs_chooses_a_preset_that_is_said(asked, pairs, capsys):
-    assert config_of(asked, pairs) == RunConfig.preset("micro", 40)
+    assert config_of(asked, pairs) == RunConfig.preset("micro")
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("the preset for 40 pairs is micro: ")
-    small = RunConfig.preset("small", 40)
+    assert line == "the preset for 40 pairs is micro: other options override it"
+    small = RunConfig.preset("small")
     assert config_of(asked, pairs, "--preset", "small") == small
     assert capsys.readouterr().out == ""
     choices = next(a.choices for a in PARSERS["train"]._actions if a.dest == "preset")
@@ -272,7 +272,7 @@ def test_flags_go_before_files_which_go_before_the_preset(
     (tmp_path / "config.json").write_text(run.to_json(), encoding="utf-8")
     flags = "--run", tmp_path, "--epochs", "4"
     assert config_of(asked, pairs, *flags) == run.with_options(epochs=4)
-    tiny = RunConfig.preset("tiny", 40, epochs=4)
+    tiny = RunConfig.preset("tiny", epochs=4)
     assert config_of(asked, pairs, *flags, "--preset", "tiny") == tiny
     # One that begins with another has its sizes.
     config = config_of(asked, pairs, "--init", run_directory, "--epochs", "2")

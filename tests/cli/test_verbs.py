@@ -255,6 +255,21 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
     assert f"{source}:2 is too long and was cut, as 1 more: see " in line
 
 
+def test_evaluate_leaves_out_the_lines_that_validation_does(
+    tmp_path, capsys, translating
+):
+    path = tmp_path / "test.tsv"
+    path.write_text("bad\na\ta\n\tempty\nb c\tb c\n", "utf-8")
+    translating(lambda texts: texts)
+    words = "evaluate", "any", "--test", path
+    result, said = objects(capsys, *words)
+    assert (result["sentences"], result["bad_lines"]) == (2, 2)
+    assert f"warning: left out bad lines: 2 ({path}:1: no tab, expected" in said
+    assert run(*words, "--bad-line-budget", 1) == 1
+    assert "raise `bad_line_budget` to skip" in capsys.readouterr().err
+    assert "--bad-line-budget" in make_parser().verbs["distill"].flags()
+
+
 @pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])
 def test_a_terminal_is_answered_line_by_line(
     monkeypatch, capsys, translating, is_terminal, first

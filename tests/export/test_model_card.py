@@ -21,6 +21,7 @@ from keras_transformer.export.model_card import (
     weights_digest,
 )
 from keras_transformer.generation.pipeline import INPUTS
+from keras_transformer.training import average_run
 from tests import tiny_run
 
 hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")
@@ -78,20 +79,38 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert card.split("---\n")[2].lstrip().startswith("# en-de\n")
     assert "sentences from `en` to `de`:" in card
     data, training = section(card, "Data"), section(card, "Training")
-    assert "- training: 40 pairs, " in data and "from `train.tsv`; 0 bad" in data
+    assert "- training: 40 pairs, " in data
+    assert "from `train.tsv`; 0 lines left out (empty, not text, too long, or" in data
     assert "- validation: 8 pairs, " in data
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert "- updates: 12, epochs: 3, minutes: " in training
     assert "Not recorded" not in training
     assert summary["machine"]["processor"] in training
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in training
-    assert "mean of 2 checkpoints" in training
+    assert "- the weights are the last checkpoint, of epoch 3\n" in training
+    figures = f"- their validation: val_accuracy {summary['final']['val_accuracy']:.4f}"
+    assert figures in training
     # Nobody has evaluated it: sentences of the validation data.
     sources, references = zip(*tiny_run.VALID[:3], strict=True)
     cells = rows_of(section(card, "Examples").split("| --- | --- | --- |\n")[1])
     plain = [[re.sub(r"\\(.)", r"\1", cell) for cell in row] for row in cells]
     expected = zip(sources, live(sources), references, strict=True)
     assert plain == [[text.strip() for text in row] for row in expected]
+
+
+def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path):
+    (run / "model.keras").unlink()
+    (run / "summary.json").unlink()
+    mean = tmp_path / "mean"
+    average_run(run, mean)
+    card = model_card(Translator.load(mean), VERSION, mean)
+    training, data = section(card, "Training"), section(card, "Data")
+    assert "- updates: 12, epochs: 3, minutes: " in training
+    assert "- the weights are the mean of 2 checkpoints\n- last epoch" in training
+    assert "- training: 40 pairs, " in data and "- validation: 8 pairs, " in data
+    average_run(run, tmp_path / "one", last=1)
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))
+    assert summary["weights"] == "the checkpoint of epoch 3"
 
 
 def test_scores_stand_with_signature_name_and_search(live, run):

@@ -159,5 +159,5 @@ def test_a_mistake_is_told_before_the_run_is_loaded(run, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="`languages` must be those of source and"):
         play(run, languages=["en"])
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ImportError, match=r"seq2seq\[playground\]"):
+    with pytest.raises(ImportError, match=r'install "\.\[playground\]"'):
         play(run)

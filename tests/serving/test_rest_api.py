@@ -380,5 +380,5 @@ def test_an_address_that_is_taken_and_a_missing_extra_are_named(directory, monke
     with pytest.raises(FileNotFoundError, match="must be a version, NAME/1, or hold"):
         serve(directory / "11")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(ImportError, match=r"keras-transformer-seq2seq\[serve\]"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[serve\]"` in a clone'):
         serve(directory)

@@ -3,12 +3,14 @@
 import collections
 import itertools
 import json
+import tracemalloc
 
 import keras
 import numpy as np
 import pytest
 from rich.console import Console
 
+from keras_transformer import ExactModel, MaskedAccuracy, MaskedCrossentropy
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text import (
     Corpus,
@@ -17,8 +19,15 @@ from keras_transformer.text import (
     mixed_pairs,
     open_pairs,
 )
-from keras_transformer.text.corpus import bucket_boundaries, few_boundaries, read_ids
+from keras_transformer.text import corpus as corpus_module
+from keras_transformer.text.corpus import (
+    bucket_boundaries,
+    check_boundaries,
+    few_boundaries,
+    read_ids,
+)
 from tests import tiny_run
+from tests.models.backends import run_python
 
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
@@ -123,31 +132,62 @@ def test_seed_and_number_alone_determine_an_epoch(corpus, text, tokenizers):
     assert same(epoch(corpus, 0, shuffle=False), epoch(corpus, 6, shuffle=False))
 
 
-def test_a_dataset_is_an_interval_or_one_epoch_after_the_other(corpus):
+def test_batches_are_those_of_any_steps(corpus):
     size = corpus.num_batches
-    interval = corpus.dataset(size - 2, 5)
-    assert interval.cardinality() == 5
+    batches = corpus.batches(size - 2, 5)
+    assert batches.cardinality() == 5
     expected = [*epoch(corpus, 0)[-2:], *epoch(corpus, 1)[:3]]
-    assert same(interval, expected) and same(interval, expected)
-    epochs = corpus.dataset(size)
-    assert epochs.cardinality() == size
-    assert same(epochs, epoch(corpus, 1)) and same(epochs, epoch(corpus, 2))
+    assert same(batches, expected) and same(batches, expected)
+
+
+def test_an_epoch_of_a_dataset_is_over_when_its_last_batch_was_read(corpus):
+    size = corpus.num_batches
+    data = corpus.dataset(first_epoch=1)
+    assert data.cardinality() == size
+    for part in (1, size - 1):
+        assert same(data.take(part), epoch(corpus, 1)[:part])
+    iterators = iter(data), iter(data)
+    for batches in zip(epoch(corpus, 1), *iterators, strict=True):
+        assert same(batches[:1], batches[1:2]) and same(batches[:1], batches[2:])
+    assert same(data, epoch(corpus, 2)) and same(data, epoch(corpus, 3))
     unshuffled = corpus.dataset(shuffle=False)
     assert same(unshuffled, epoch(corpus, 0, False)) and same(unshuffled, unshuffled)
 
 
-def test_model_fit_takes_one_epoch_after_the_other(corpus):
+def small_model(kind):
     source, target_in = (keras.Input([None], dtype="int32") for _ in range(2))
     embedding = keras.layers.Embedding(300, 8)
     context = keras.layers.GlobalAveragePooling1D(keepdims=True)(embedding(source))
     logits = keras.layers.Dense(300)(embedding(target_in) + context)
-    model = keras.Model([source, target_in], logits)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    model.compile(keras.optimizers.Adam(0.01), loss)
-    fitted = model.fit(corpus.dataset(), epochs=3, shuffle=False, verbose=0)
-    first, second, third = fitted.history["loss"]
-    assert third < second < first
-    assert model.optimizer.iterations == 3 * corpus.num_batches
+    model = kind([source, target_in], logits)
+    metrics = [MaskedAccuracy()]  # Keras builds them before the first batch.
+    model.compile(keras.optimizers.Adam(0.01), MaskedCrossentropy(), metrics=metrics)
+    return model
+
+
+@pytest.mark.parametrize("kind", [keras.Model, ExactModel])
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_fit_reads_all_epochs_in_order(text, tokenizers, kind, looked_at):
+    config = DataConfig(batch_tokens=2000, batch_shapes=1)
+    corpus, read = Corpus(text, tokenizers, config), []
+    batch, size = corpus.batch, corpus.num_batches
+    corpus.batch = lambda step, shuffle: read.append(step) or batch(step, shuffle)
+    data, model = corpus.dataset(), small_model(kind)
+    if looked_at:
+        next(iter(data))
+    losses = model.fit(data, epochs=3, shuffle=False, verbose=0).history["loss"]
+    assert losses[2] < losses[1] < losses[0]
+    assert model.optimizer.iterations == 3 * size
+    # Keras may look at batches too; our models need none.
+    assert read[-3 * size :] == list(range(3 * size))
+    assert len(read) == 3 * size or looked_at or kind is keras.Model
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_on_other_backends(backend):
+    words = "-m pytest -q -p no:cacheprovider -k".split()
+    run_python(backend, *words, "fit_reads_all_epochs and False", __file__)
 
 
 # Shapes.
@@ -205,6 +245,44 @@ def test_boundaries_rise_by_4_then_by_a_fifth_and_end_at_the_maximum():
     rest = [48, 56, 64, 76, 88, 100]
     assert bucket_boundaries(100) == [*range(4, 44, 4), *rest]
     assert bucket_boundaries(3) == [3]
+
+
+@pytest.mark.parametrize("boundaries", [[8, 16], [], [8, 8, 99], [0, 99], [99, 8]])
+def test_boundaries_that_do_not_fit_are_told(boundaries):
+    with pytest.raises(ValueError, match=r"longest pair.*has 26 tokens.*boundaries=\["):
+        check_boundaries(boundaries, 26)
+    check_boundaries([8, 26], 26)
+
+
+def test_boundaries_must_reach_the_longest_pair(text, tokenizers, corpus):
+    longest = max(width for _, width in corpus.shapes)
+    with pytest.raises(ValueError, match=r"leave out longer pairs.*=\[8, 16\]"):
+        Corpus(text, tokenizers, CONFIG, boundaries=[8, 16])
+    same_shapes = Corpus(text, tokenizers, CONFIG, boundaries=[longest])
+    assert {source.shape[1] for (source, _), _ in epoch(same_shapes)} == {longest}
+
+
+def test_ends_of_sentences_are_found_block_by_block(tmp_path, monkeypatch):
+    ids, path = np.array([5, 2, 7, 8, 2, 2, 9, 2], "uint16"), tmp_path / "pairs.ids"
+    ids.tofile(path)
+    path.with_suffix(".json").write_text('{"made_of": {"dtype": "uint16"}}')
+    monkeypatch.setattr(corpus_module, "_BLOCK", 3)
+    found, ends = read_ids(path)
+    assert found.tolist() == ids.tolist() and ends.tolist() == [0, 2, 5, 6, 8]
+
+
+def test_tokens_need_no_memory(tmp_path):
+    ids = np.full(1 << 24, 7, "uint16")
+    ids[-1] = 2
+    ids.tofile(tmp_path / "pairs.ids")
+    (tmp_path / "pairs.json").write_text('{"made_of": {"dtype": "uint16"}}')
+    tracemalloc.start()
+    try:
+        read_ids(tmp_path / "pairs.ids")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < len(ids) / 2
 
 
 def test_what_fills_no_batch_joins_the_next_bucket(tokenizers):

@@ -177,7 +177,7 @@ def test_columns_of_a_parquet_file(tmp_path, monkeypatch):
     text = open_pairs(parquet(path, two))  # Two columns need no names.
     assert len(checked(text, f"{path}: row 4: source is not text: None")) == 3
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match=r"keras-transformer-seq2seq\[parquet\]"):
+    with pytest.raises(ImportError, match=r'pip install "\.\[parquet\]"` in a clone'):
         open_pairs(path)
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 
+import keras
 import numpy as np
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.console import Console
 import keras_transformer as kt
 from keras_transformer import cli
 from keras_transformer.config.run import FINE_TUNING
-from keras_transformer.training import default_config, dry_run
+from keras_transformer.training import default_config, dry_run, read_summary
 from tests import tiny_run
 from tests.tiny_run import CONFIG, KillAfter, Killed, last_state
 
@@ -77,6 +78,31 @@ def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
     default = kt.RunConfig().with_options(**FINE_TUNING)
     assert default_config(tmp_path, trained).training == default.training
     assert default_config(trained) == kt.RunConfig.load(trained / "config.json")
+
+
+class Harm(keras.callbacks.Callback):
+    """Makes the weights worse after each epoch."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        for weight in self.model.trainable_weights:
+            weight.assign(-2 * weight)
+
+
+def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(trained, tmp_path):
+    few = STILL | {"epochs": 2, "average_checkpoints": 1}
+    for average, place in ((None, 0), ("last", 1)):
+        directory, config = tmp_path / f"{average}", options(trained, few)
+        config = config.with_options(average=average)
+        found = run(directory, trained, config, Harm(), validation=tiny_run.VALID)
+        losses = [row["val_loss"] for row in last_state(directory).history]
+        assert losses[0] < losses[1]
+        summary = read_summary(directory)
+        assert summary["final"]["val_loss"] == losses[place]
+        assert summary["weights"].endswith(f"checkpoint, of epoch {place + 1}")
+        if average is None:
+            assert_same_weights(found, kt.Translator.load(trained))
+    kept = kt.RunConfig.load(tmp_path / "None" / "config.json")
+    assert kept.training.average == "best"
 
 
 @pytest.mark.slow

@@ -12,8 +12,14 @@ import numpy as np
 import pytest
 
 from keras_transformer import RunConfig, TokenizerPair, Transformer, Translator, files
-from keras_transformer.training import average_run, devices, model, run, state
-from keras_transformer.training.report import read_summary
+from keras_transformer.training import (
+    average_run,
+    devices,
+    model,
+    read_summary,
+    run,
+    state,
+)
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
@@ -234,6 +240,9 @@ def test_a_finished_run_is_only_loaded(whole, copy, monkeypatch):
     (copy.run / "model.keras").unlink()
     copy.ends_as(whole)
     assert (copy.run / "model.keras").exists()
+    # The final weights are chosen again, by the same score.
+    assert copy.said("final weights: ")
+    assert read_summary(copy.run)["final"] == read_summary(whole.run)["final"]
 
 
 def killed(*_, **__):

@@ -20,14 +20,22 @@ import tensorflow as tf
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_transformer import RunConfig, TrainingConfig, Translator
+from keras_transformer import Corpus, RunConfig, TrainingConfig, Translator
 from keras_transformer.export.model_card import model_card
 from keras_transformer.files import write_json
 from keras_transformer.text import learn_tokenizers, mixed_pairs
-from keras_transformer.training import dry_run, read_summary, report, summary_lines
+from keras_transformer.training import (
+    dry_run,
+    load_average,
+    read_summary,
+    report,
+    summary_lines,
+)
 from keras_transformer.training.state import State
+from keras_transformer.training.validation import Validation
 from tests import tiny_run
 from tests.training.test_averages import assert_is_mean
+from tests.training.test_averages import checkpoints as paths_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +60,7 @@ def test_a_run_leaves_everything_in_its_directory(run_directory):
     config, given = RunConfig.load(run_directory / "config.json"), tiny_run.CONFIG
     sizes = dict(source_vocabulary_size=300, target_vocabulary_size=300)
     # A warm-up is at most a fifth of 12 updates, and its peak stays.
-    fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5)
+    fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5, average="last")
     assert config == given.with_options(**sizes, **fitted)
 
 
@@ -81,21 +89,20 @@ def test_tensorboard_has_the_same_figures(run_directory, log):
         assert values == pytest.approx([float(row[name]) for row in log])
 
 
-def test_a_run_keeps_what_it_was_and_the_mean_of_its_checkpoints(run_directory):
-    assert_is_mean(run_directory, run_directory, 8, 12)
+def test_a_run_keeps_what_it_was(run_directory):
     summary = read_summary(run_directory)
     assert summary["model"]["class"] == "Transformer"
     assert summary["data"]["training"]["pairs"] == len(tiny_run.TRAIN)
     assert summary["data"]["validation"]["files"] == ["valid.tsv"]
     assert (summary["epochs"], summary["updates"]) == (3, 12)
-    assert summary["averaged_checkpoints"] == 2
     assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
     assert summary["machine"]["backend"].startswith("tensorflow ")
-    first, scores, written, *following = summary_lines(summary, run_directory)
+    first, scores, rest, written, *following = summary_lines(summary, run_directory)
     assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
     one = summary_lines(summary | {"epochs": 1, "updates": 1}, run_directory)[0]
     assert ": 1 update, 1 epoch in " in one
-    assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in scores
+    figures = [f"{name} {value:.4f}" for name, value in summary["final"].items()]
+    assert f"{scores} {rest}" == f"{summary['weights']}: {', '.join(figures)}"
     listed = written.partition(": ")[2].split(", ")
     assert listed and all((run_directory / name).exists() for name in listed)
     assert len(following) == 3
@@ -113,6 +120,61 @@ def test_a_figure_that_is_no_number_is_null_for_programs_and_told_to_people(
     assert "val_perplexity not finite" in "\n".join(summary_lines(found, run))
     card = model_card(Translator.load(run), tmp_path / "tiny" / "1", run)
     assert "val_perplexity not finite" in card
+
+
+@pytest.mark.parametrize("kind", ["last", "mean"])
+def test_the_better_of_mean_and_last_is_taken_with_its_own_score(
+    kind, tmp_path, monkeypatch
+):
+    """The loss falls, so that the last is better; that of the mean may be halved."""
+    directory, screen, figures = tmp_path / "run", io.StringIO(), Validation.figures
+    factors = {"last": 1.0, "mean": 1.0 if kind == "last" else 0.5}
+
+    def changed(validation, callbacks=None):
+        found = figures(validation, callbacks)
+        if callbacks is None:  # after the training, of the mean
+            found["val_loss"] *= factors["mean"]
+        return found
+
+    monkeypatch.setattr(Validation, "figures", changed)
+    given = {"validation": tiny_run.VALID, "screen": screen}
+    translator = tiny_run.run(directory, **given)
+    model, taken = translator.model, translator.model.get_weights()
+    data = Corpus(tiny_run.VALID, translator.tokenizers, tiny_run.CONFIG.data)
+    losses, steps = {}, {"last": [12], "mean": [8, 12]}
+    for name, factor in factors.items():
+        load_average(model, paths_of(directory, *steps[name]))
+        logs = model.evaluate(data.dataset(shuffle=False), verbose=0, return_dict=True)
+        losses[name] = factor * logs["loss"]
+    other = "mean" if kind == "last" else "last"
+    assert losses[kind] < losses[other]
+    load_average(model, paths_of(directory, *steps[kind]))
+    tiny_run.assert_equal(taken, model.get_weights())
+    assert_is_mean(directory, directory, *steps[kind])
+    summary = read_summary(directory)
+    assert summary["final"]["val_loss"] == pytest.approx(losses[kind], rel=1e-5)
+    assert not summary["rate_still_rose"]
+    words = {
+        "last": "the last checkpoint, of epoch 3",
+        "mean": "the mean of the last 2 checkpoints",
+    }
+    assert summary["weights"] == words[kind]
+    first, second = (f"{words[n]} (val_loss {losses[n]:.4f})" for n in (kind, other))
+    assert f"final weights: {first}; not {second}" in screen.getvalue()
+
+
+def test_without_validation_the_mean_is_taken_and_a_rising_rate_is_told(tmp_path):
+    directory, screen = tmp_path / "run", io.StringIO()
+    tiny_run.run(directory, epochs=2, screen=screen)
+    assert_is_mean(directory, directory, 4, 8)
+    summary = read_summary(directory)
+    assert summary["weights"] == "the mean of the last 2 checkpoints"
+    assert summary["final"] == {} and len(summary_lines(summary, directory)) == 5
+    assert "warning" not in screen.getvalue()
+    tiny_run.run(tmp_path / "short", max_minutes=1e-9, screen=screen)
+    said = "warning: the run ended after 1 update of a warm-up of 2, while the learning"
+    assert said in screen.getvalue()
+    assert read_summary(tmp_path / "short")["rate_still_rose"]
 
 
 def test_another_seed_is_another_run(tmp_path):
@@ -215,6 +277,18 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_without_options_the_number_of_pairs_chooses_the_preset(tmp_path):
+    lines = said_by_dry_run(tmp_path / "run", None)
+    assert lines[0] == "the preset for 40 pairs is micro: other options override it"
+    sizes = "4+4 layers, d_model 128, d_ff 256, 4 heads, 300 pieces"
+    assert f"Transformer: {sizes}" in lines
+    # A preset by name has as many pieces, unless their number is given.
+    for options, pieces in (({}, "300"), ({"vocabulary_size": 400}, "400")):
+        config = RunConfig.preset("small", **options)
+        lines = said_by_dry_run(tmp_path / "run", config)
+        assert any(line.endswith(f"4 heads, {pieces} pieces") for line in lines)
+
+
 def test_a_dry_run_names_sizes_that_the_text_lacks_and_the_corpora_of_a_mix(tmp_path):
     for size, why in ((9000, "has no more"), (100, "needs one for each character")):
         config = tiny_run.CONFIG.with_options(vocabulary_size=size)
@@ -289,6 +363,37 @@ def test_the_bar_fits_in_a_line_and_says_once_how_long_it_takes(monkeypatch):
     assert re.search(r" 95 % \d:\d\d:\d\d so far, 4 s to go$", line.rstrip())
 
 
+# The limits, the time trained before, and what the bar then says of the limit that ends
+# the run: 90 batches an epoch, 2 a second, shown after batch 1,620.
+LIMITS = [
+    ({"epochs": 110}, 0.0, "epoch 18/110 .* 16 % 0:04:10 so far, 1 h 9 min to go"),
+    ({"epochs": 110, "max_minutes": 12}, 400.0,
+     r"epoch 18, 11/12 min .* 90 % 0:10:50 so far, 1 min 10 s to go"),
+    ({"epochs": 19, "max_minutes": 12}, 400.0,
+     r"epoch 18/19 .* 95 % 0:10:50 so far, 45 s to go"),
+    ({"max_updates": 850, "gradient_accumulation_steps": 2}, 0.0,
+     r"epoch 18, update 810/850 .* 95 % 0:04:10 so far, 40 s to go"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limits", "before", "words"), LIMITS)
+def test_the_bar_is_of_the_limit_that_will_end_the_run(
+    monkeypatch, limits, before, words
+):
+    clock, stream = [1000.0], io.StringIO()
+    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
+    console = Console(width=80, file=stream)
+    options, state = TrainingConfig(**limits), State(seconds=before, step=1120)
+    with report.TrainingBar(console, 90, options, state) as bar:
+        for clock[0], step in ((1001.0, 1122), (1250.0, 1620)):
+            bar.show(step, 2.345)
+        console.print(bar.make_tasks_table(bar.tasks))
+    said, line = stream.getvalue().splitlines()
+    assert re.search(f"^{words}$", line.rstrip()), line
+    rest = line.rstrip().split(", ")[-1].removesuffix(" to go")
+    assert said == f"expected: {rest} more, at 2 batches a second"
+
+
 def test_the_expected_time_leaves_out_what_xla_compiles(monkeypatch):
     clock, stream = [0.0], io.StringIO()
     monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
@@ -321,12 +426,16 @@ def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
 
 
 def test_a_run_that_was_killed_says_the_command_that_finishes_it(tmp_path):
-    for given, words in (
-        ({"command": "keras-transformer train --run 'a b'"}, "train --run 'a b'$"),
-        ({}, "call `train` again with the same arguments"),
+    now = "`keras-transformer average` makes a model of its checkpoints. "
+    for given, batches, words in (
+        ({"command": "keras-transformer train --run 'a b'"}, 1, "train --run 'a b'$"),
+        ({}, 5, f"{now}To finish it: call `train` again with the same arguments"),
     ):
         directory = tmp_path / str(len(given))
         with pytest.raises(tiny_run.Killed):
-            tiny_run.run(directory, tiny_run.KillAfter(1), given=given)
-        with pytest.raises(FileNotFoundError, match=f"To finish it: .*{words}"):
+            tiny_run.run(directory, tiny_run.KillAfter(batches), given=given)
+        with pytest.raises(FileNotFoundError, match=f"unfinished run. .*{words}"):
             Translator.load(directory)
+    (directory / "config.json").unlink()
+    with pytest.raises(FileExistsError, match=r"weights of a run that has lost config"):
+        tiny_run.run(directory)
