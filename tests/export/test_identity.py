@@ -233,16 +233,17 @@ def test_32_clients_at_once_get_what_a_lone_client_gets(server, expected, name):
         assert [*threads.map(client, range(CLIENTS))] == [*range(CLIENTS)]
 
 
-def test_bytes_that_are_no_utf8_are_served_alone_as_in_a_batch(server):
-    """JSON carries them as base 64; what they translate to is UTF-8."""
-    texts = [b"\xff\xfe the dog", b"\xc3", b"the dog runs.", b"\xf0\x9f"]
-    encoded = [{"b64": base64.b64encode(text).decode("ascii")} for text in texts]
+def test_bytes_that_are_no_utf8_are_refused(server):
+    """JSON carries bytes as base 64."""
 
-    def answer(rows):
-        response = server.predict({"inputs": {"text": rows}})
-        return bytes_of(response.json()["outputs"]["translation"])
+    def response(*texts):
+        rows = [{"b64": base64.b64encode(text).decode("ascii")} for text in texts]
+        return server.predict({"inputs": {"text": rows}})
 
-    together = answer(encoded)
-    assert together == [translation for row in encoded for translation in answer([row])]
-    (live,) = tiny_run.translator()(["the dog runs."])
-    assert together[2] == live.encode("utf-8")
+    good = "the döng runs.".encode()
+    for odd in (b"\xff\xfe the dog", b"\xc3", b"\xf0\x9f"):
+        refused = response(good, odd)
+        assert refused.status_code == 400
+        assert "`text[1]` must be UTF-8" in refused.json()["error"]
+    (live,) = tiny_run.translator()([good.decode()])
+    assert response(good).json()["outputs"]["translation"] == [live]
