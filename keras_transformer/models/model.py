@@ -249,7 +249,8 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             caches.append(cache)
         new = {"index": index + 1, "ancestors": ancestors, "caches": tuple(caches)}
         x = ops.reshape(x if norm is None else norm(x), (-1, width))
-        if output := weights["output"]:
+        output = weights["output"]
+        if output:
             return affine(x, *output), state | new
         return self.logits(x[:, None])[:, 0], state | new
 
