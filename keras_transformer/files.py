@@ -120,9 +120,13 @@ def remove_abandoned(paths: Iterable[Path]) -> list[Path]:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = _opened_to_lock(path)
             stack.callback(os.close, descriptor)
-            if take_lock(descriptor, path):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
-                removed.append(path)
+            if not take_lock(descriptor, path):
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            removed.append(path)
     return removed
 
 
@@ -262,8 +266,9 @@ def take_lock(descriptor: int, path: str | Path, wait: bool = False) -> bool:
     """
     import fcntl  # not on Windows
 
+    kind = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, kind)
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False

@@ -361,7 +361,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
         """Returns what the sidecar says, or `None` if it is damaged."""
         try:
             values = json.loads(self._sidecar.read_bytes())
-            return _Done(*(values[name] for name in _Done._fields))
+            return _Done(**{name: values[name] for name in _Done._fields})
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
 

@@ -48,10 +48,16 @@ def evaluate(options):
     values = dataclasses.asdict(scores)
     if weights is not None:
         name = " and ".join(Path(name).name for name in options.test)
-        facts = name, text.fingerprint(), translator.config, values, weights
         cards = load_module("export.model_card")
         try:
-            cards.record_scores(options.model, *facts)
+            cards.record_scores(
+                options.model,
+                name=name,
+                fingerprint=text.fingerprint(),
+                search=translator.config,
+                scores=values,
+                weights=weights,
+            )
         except OSError as error:
             print_message(
                 f"keras-transformer: warning: the scores were not recorded: {error}"

@@ -68,12 +68,18 @@ def can_be_opened(path: str | Path) -> bool:
     try:
         with h5py.File(path) as file:
             file.visititems(lambda name, item: None)
-    # Damage raises many errors, without a number; the machine's errors have one.
+    except FileNotFoundError:
+        return False
     except Exception as error:
-        if isinstance(error, FileNotFoundError) or not getattr(error, "errno", None):
+        if _is_damage(error):
             return False
         raise
     return True
+
+
+def _is_damage(error):
+    """Whether an error is that of a damaged file: the machine's have a number."""
+    return not isinstance(error, MemoryError) and not getattr(error, "errno", None)
 
 
 def load_average(model: keras.Model, paths: Sequence[str | Path]):
@@ -93,10 +99,10 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
         try:
             with _without_optimizer(model):
                 model.load_weights(path)
-        except MemoryError:
-            raise
         # Damage raises many errors, depending on its place.
         except Exception as error:
+            if not _is_damage(error):
+                raise
             raise ValueError(
                 f"{path} does not fit the model, or is damaged."
             ) from error

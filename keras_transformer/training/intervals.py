@@ -68,10 +68,10 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
 
 
 def check_not_hopeless(state: State, num_batches: int, is_over: bool):
-    """Raises `FloatingPointError` if a run skips every batch.
+    """Raises `FloatingPointError` if a run skips one batch after another.
 
-    That is, all of it, at its end; or at least two in a row, which are an epoch or
-    `_HOPELESS`. A single bad batch may be all of an interval.
+    That is `_HOPELESS` batches in a row, or an epoch of at least two, or all of a run
+    that is over. A single bad batch may be all of an interval, and ends no run.
     """
     most = max(2, min(_HOPELESS, num_batches))
     is_all = is_over and state.skipped == state.step > 0

@@ -150,8 +150,8 @@ def other_weights(run):
 def test_who_records_at_once_waits_for_the_other(run, live):
     def record(number):
         for test in range(20):
-            facts = f"{number}-{test}", live.config, {"bleu": 1.0}
-            record_scores(run, "a test", *facts)
+            lines = f"{number}-{test}"
+            record_scores(run, "a test", lines, live.config, {"bleu": 1.0})
 
     threads = [threading.Thread(target=record, args=[number]) for number in range(4)]
     for thread in threads:
@@ -264,7 +264,7 @@ def test_evaluate_keeps_the_scores_of_a_run_or_warns(run, monkeypatch, capsys):
     assert (entry["name"], entry["search"]["beam_size"]) == ("x.tsv", 1)
     assert f"BLEU {entry['scores']['bleu']:.2f}" in capsys.readouterr().out
 
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise PermissionError(13, "Permission denied", "scores.json")
 
     monkeypatch.setattr(cards, "record_scores", fail)

@@ -14,7 +14,11 @@ from keras_transformer import RunConfig, Transformer, Translator
 from keras_transformer.cli import main
 from keras_transformer.exact_training import ExactTraining
 from keras_transformer.training import average_run, load_average
-from keras_transformer.training.averages import checkpoints_in, save_checkpoint
+from keras_transformer.training.averages import (
+    can_be_opened,
+    checkpoints_in,
+    save_checkpoint,
+)
 from keras_transformer.training.state import (
     State,
     StateFiles,
@@ -147,6 +151,23 @@ def test_the_mean_is_that_of_float64_and_of_equal_values_is_their_bytes(tmp_path
     assert bias.tobytes() == np.array([-0.0, 1 / 3], "float32").tobytes()
     with pytest.raises(ValueError, match="no checkpoint to average"):
         load_average(model, [])
+
+
+def test_a_disk_that_fails_is_no_damaged_checkpoint(tmp_path, monkeypatch):
+    """It is tried again later: nothing is left out of a mean for it."""
+    model = small_model()
+    save_checkpoint(model, tmp_path, 1)
+    (path,) = checkpoints_in(tmp_path)
+    assert can_be_opened(path) and not can_be_opened(tmp_path / "missing")
+
+    def fails(*words):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(model, "load_weights", fails)
+    monkeypatch.setattr(h5py, "File", fails)
+    for read in (can_be_opened, lambda path: load_average(model, [path])):
+        with pytest.raises(OSError, match="Input/output error"):
+            read(path)
 
 
 def half(stream, **parts):
