@@ -363,8 +363,9 @@ def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 def check_boundaries(boundaries: list[int], longest: int):
     """Raises `ValueError` unless boundaries ascend from 1 to at least `longest`."""
-    ascend = all(a < b for a, b in itertools.pairwise([0, *boundaries]))
-    if not ascend or not boundaries or boundaries[-1] < longest:
+    steps = itertools.pairwise([0, *boundaries])
+    ascend = len(boundaries) > 0 and all(a < b for a, b in steps)
+    if not ascend or boundaries[-1] < longest:
         raise ValueError(
             "`boundaries` must ascend from 1 and end at the longest pair or beyond, "
             f"which has {longest} tokens: give those of a corpus with the same "

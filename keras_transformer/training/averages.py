@@ -123,9 +123,8 @@ def average_run(
 ) -> list[Path]:
     """Writes a translator of the mean of a run's checkpoints.
 
-    The run may be unfinished; summary.json tells its training for the model card.
-    `Translator.load` and the verbs `evaluate`, `translate`
-    and `export` take the new directory.
+    The run may be unfinished. `Translator.load` and the verbs `evaluate`, `translate`
+    and `export` take the new directory, whose summary.json is for the model card.
 
     Args:
         run: Directory of the run.
