@@ -22,36 +22,9 @@ class Adam(keras.optimizers.Adam):
     precision use Keras' formula: in bfloat16 a `beta_2` of 0.9981 or more is rounded to
     1, and no weight changes.
 
-    Args:
-        learning_rate: A number, a schedule, or a function without arguments.
-        beta_1: Decay of the mean of the gradients, in [0, 1).
-        beta_2: Decay of the mean of their squares, in [0, 1).
-        epsilon: Constant added to the root of the second mean.
-        amsgrad: Whether to use the largest second mean so far.
-        **options: Options of every Keras optimizer.
-    Raises:
-        ValueError: If a number is out of range.
-
     Example:
         >>> model.compile(optimizer=Adam(1e-3, beta_2=0.98, epsilon=1e-9))
     """
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-        amsgrad: bool = False,
-        **options: Any,
-    ) -> None:
-        if not callable(learning_rate):  # as a schedule is
-            check_number("learning_rate", learning_rate, minimum=0)
-            learning_rate = float(learning_rate)
-        for name, decay in (("beta_1", beta_1), ("beta_2", beta_2)):
-            check_number(name, decay, rule="a number in [0, 1)", minimum=0, below=1)
-        check_number("epsilon", epsilon, minimum=0)
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, **options)
 
     def update_step(
         self, gradient: TensorLike, variable: keras.Variable,

@@ -622,8 +622,6 @@ NUMBERS = {
     "kt.CausalLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.DecoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.FeedForward, d_ff=8": "d_ff; dropout_rate",
-    "layers.Dropout, rate=0.1": "seed?-; rate",
-    "layers.LayerNormalization": "; epsilon",
     "kt.PositionalEncoding, positions='learned'": "max_length; dropout_rate",
     "kt.PositionalEncoding(), X": "start",
     "kt.PositionalEmbedding, **TABLE":
@@ -647,7 +645,6 @@ NUMBERS = {
     "kt.TokenDistillation": "; temperature",
     "kt.MaskedAccuracy": "pad_id-",
     "kt.Perplexity": "pad_id-",
-    "kt.Adam": "; learning_rate beta_1 beta_2 epsilon",
     "kt.TransformerSchedule, d_model=8": "; d_model warmup_steps scale",
     "kt.WarmupSchedule, learning_rate=0.1, warmup_steps=9":
         "; learning_rate warmup_steps",

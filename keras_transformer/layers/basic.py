@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, Unpack
 
 import keras
 from keras import ops
 
-from keras_transformer.config.options import check_number
 from keras_transformer.kernels import few_passes
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.kernels.keras_private import carried_mask
 from keras_transformer.layers.adaptation import KeepsQuantisation
 from keras_transformer.layers.arguments import check_known_width, check_rate, check_size
-from keras_transformer.types import (
-    Activation,
-    LayerOptions,
-    Shape,
-    Tensor,
-    TensorLike,
-    WeightOptions,
-)
+from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
 
 # Options of every matrix and bias of a layer, with their defaults.
 WEIGHT_DEFAULTS = {
@@ -178,17 +169,6 @@ class Dropout(keras.layers.Dropout):
         >>> Dropout(0.5, seed=1)(np.ones((2, 3)), training=True)  # of 0 and 2
     """
 
-    def __init__(
-        self,
-        rate: float,
-        noise_shape: Sequence[int | None] | None = None,
-        seed: int | None = None,
-        **options: Unpack[LayerOptions],
-    ) -> None:
-        check_number("rate", rate, minimum=0, maximum=1)
-        check_number("seed", seed, int, optional=True)
-        super().__init__(rate, noise_shape, seed, **options)
-
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         if not training or self.rate == 0 or not self.makes_masks():
             return super().call(inputs, training=training)
@@ -227,34 +207,15 @@ class LayerNormalization(keras.layers.LayerNormalization):
     https://arxiv.org/abs/1607.06450), in half the time when a TensorFlow graph without
     XLA trains.
 
-    Args:
-        axis: Axis to normalise over, or several.
-        epsilon: Constant added to the variance.
-        center: Whether to shift.
-        scale: Whether to scale.
-        **options: Other options of `keras.layers.LayerNormalization`.
     Call arguments:
         inputs: Float tensor (..., D).
         training: Whether a gradient will be computed.
     Returns:
         Float tensor (..., D).
-    Raises:
-        ValueError: If `epsilon` is negative.
 
     Example:
         >>> LayerNormalization()(np.array([[1.0, 3.0]]))  # [[-1., 1.]]
     """
-
-    def __init__(
-        self,
-        axis: int | Sequence[int] = -1,
-        epsilon: float = 1e-3,
-        center: bool = True,
-        scale: bool = True,
-        **options: Any,
-    ) -> None:
-        check_number("epsilon", epsilon, minimum=0)
-        super().__init__(axis, epsilon, center, scale, **options)
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
         is_last = self.axis in ([-1], [len(inputs.shape) - 1])
