@@ -552,6 +552,7 @@ ERRORS = {
     "tiny_run.translator().translate(['a'], n_best=4)":
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
+    "tiny_run.translator()([chr(0xd800)])": "`texts` must be Unicode. Received: ",
     "tiny_run.translator().translate(['a'], n_best='2')": "Received: n_best='2'",
     "tiny_run.translator().translate(['a'], n_best=None)": "Received: n_best=None",
     "kt.LiteTranslator('lite', threads='2')": "Received: threads='2'",

@@ -21,7 +21,7 @@ from keras_transformer.decoding import (
 )
 from keras_transformer.decoding.tokens import check_constraints, score_in_parts
 from keras_transformer.generation.shortlist import Shortlist
-from keras_transformer.kernels.execution import keeps_shapes
+from keras_transformer.kernels.execution import in_xla_graph, keeps_shapes
 from keras_transformer.kernels.ids import check_ids
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
@@ -128,6 +128,11 @@ class Generator(_Decoding):
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
         weights = self.weights or model.decoding_weights()
         if self.shortlist is not None:
+            if in_xla_graph():
+                raise ValueError(
+                    "`shortlist` must be left out where XLA compiles a search: its "
+                    "size depends on the sources. Received: jit_compile=True"
+                )
             given = () if prefix is None else (prefix,)
             chosen = self.shortlist.candidates(source, *given)
             weights = model.narrowed(weights, chosen)

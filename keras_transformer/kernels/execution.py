@@ -52,10 +52,14 @@ def in_tensorflow_graph() -> bool:
     return tf.inside_function() and is_plain
 
 
+def in_xla_graph() -> bool:
+    """Whether a TensorFlow graph is being traced that XLA compiles."""
+    return keras.backend.backend() == "tensorflow" and is_in_xla_graph()
+
+
 def keeps_shapes() -> bool:
     """Whether loops must keep shapes: on JAX, and in a TensorFlow graph under XLA."""
-    backend = keras.backend.backend()
-    return backend == "jax" or (backend == "tensorflow" and is_in_xla_graph())
+    return keras.backend.backend() == "jax" or in_xla_graph()
 
 
 def known_as(tensor, shape):

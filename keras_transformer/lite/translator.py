@@ -319,7 +319,7 @@ class LiteTranslator(TextTranslator):
 
 
 def _texts_of(name, column):
-    """Returns a sequence of texts as a list, or raises `TypeError`."""
+    """Returns a sequence of texts as a list, or raises an error."""
     is_sequence = (
         hasattr(column, "__len__")
         and not isinstance(column, str | bytes | Mapping | Set)
@@ -331,6 +331,13 @@ def _texts_of(name, column):
             f"`{name}` must be a sequence of strings, such as ['A sentence.']. "
             f"Received: {column!r:.100}"
         )
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:  # Half a character, or bytes of a terminal.
+            raise ValueError(
+                f"`{name}` must be Unicode. Received: {text!r:.100}"
+            ) from error
     return texts
 
 

@@ -53,6 +53,16 @@ def test_the_other_pieces_have_no_share(rng, options, tied):
     assert_equal_results(found, Generator(model, CONFIG).search(SOURCE, **options))
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a graph")
+def test_xla_cannot_compile_a_search_of_some_pieces(rng):
+    import tensorflow as tf
+
+    whole = Shortlist(np.zeros((SIZE, 1)), np.arange(SIZE))
+    generator = Generator(random_model(rng), CONFIG, shortlist=whole)
+    with pytest.raises(ValueError, match="`shortlist` must be left out where XLA"):
+        tf.function(generator.search, jit_compile=True)(SOURCE)
+
+
 @pytest.mark.parametrize(
     ("rows", "most", "frequent", "change"),
     [
