@@ -90,10 +90,9 @@ def _keep_out_of_files(layer):
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 class QuantisedParts(keras.dtype_policies.DTypePolicyMap):
-    """Policies of the parts of a layer by path, with what each was quantised by.
+    """Policies of the parts of a layer by path, with what each was quantised by."""
 
-    Keras builds a part by its policy alone, which does not tell how inputs are rounded.
-    """
+    # A policy alone does not tell how the inputs of a part are rounded.
 
     def __init__(self, default_policy=None, policy_map=None, configs=None):
         super().__init__(default_policy, policy_map)
@@ -118,12 +117,9 @@ class QuantisedParts(keras.dtype_policies.DTypePolicyMap):
 
 
 class KeepsQuantisation(ToldWhenBuilt):
-    """Mixin, before a Keras layer or model: a file keeps how parts are quantised.
+    """Mixin, before a Keras layer or model: a file keeps how parts are quantised."""
 
-    `whole_parts` names the parts of which the configuration has the whole ones.
-    """
-
-    whole_parts: tuple[str, ...] = ()
+    whole_parts: tuple[str, ...] = ()  # attributes that the configuration holds whole
 
     def when_built(self):
         """Gives the parts the configurations of a file."""
