@@ -16,8 +16,8 @@ from keras_transformer.kernels.crossentropy import (
 )
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.kernels.ids import (
+    are_classes,
     check_targets,
-    class_ids,
     have_one_shape,
     wide_ids,
 )
@@ -202,9 +202,8 @@ def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float
         weights = weights * sample_weight
     if classes is None:
         return weights
-    _, is_class = class_ids(y_true, classes)
-    is_bad = ops.logical_and(is_token, ops.logical_not(is_class))
-    return ops.where(is_bad, math.nan, weights)
+    is_other = ops.logical_not(are_classes(y_true, classes))
+    return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
 
 
 class TokenMean(keras.metrics.Mean):
