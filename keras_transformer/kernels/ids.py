@@ -42,7 +42,8 @@ def check_ids(name, ids, size, pad_id=None):
     if values.min() >= 0 and values.max() < size:
         return
     is_good = (values >= 0) & (values < size)
-    rule, rest = f"`{name}` must be ids from 0 to {size - 1}", ""
+    rule = f"`{name}` must be ids from 0 to {size - 1}"
+    rest = ""
     if pad_id is not None:
         is_good |= values == pad_id
         rule += ", or `pad_id` at padding; convert ids such as -100 to it"
