@@ -17,8 +17,8 @@ from keras_transformer.kernels.crossentropy import (
 )
 from keras_transformer.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.kernels.ids import (
+    are_classes,
     check_targets,
-    class_ids,
     have_one_shape,
     wide_ids,
 )
@@ -79,7 +79,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         y_pred = ops.convert_to_tensor(y_pred)
         check_targets(y_true, y_pred.shape, self.pad_id)
         # Keras would count all tokens, or those in the mask of `y_pred`.
-        losses, classes = self.call(y_true, y_pred), ops.shape(y_pred)[-1]
+        losses = self.call(y_true, y_pred)
+        classes = ops.shape(y_pred)[-1]
         weights = token_weights(y_true, self.pad_id, sample_weight, classes)
         # A masked token's loss may be infinite, and infinity times zero is NaN.
         total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
@@ -201,9 +202,8 @@ def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float
         weights = weights * sample_weight
     if classes is None:
         return weights
-    _, is_class = class_ids(y_true, classes)
-    is_bad = ops.logical_and(is_token, ops.logical_not(is_class))
-    return ops.where(is_bad, math.nan, weights)
+    is_other = ops.logical_not(are_classes(y_true, classes))
+    return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
 
 
 class TokenMean(keras.metrics.Mean):
@@ -242,8 +242,9 @@ class TokenMean(keras.metrics.Mean):
             check_targets(y_true, y_pred.shape, self.pad_id)
             classes = ops.shape(y_pred)[-1]
         y_true = wide_ids(y_true)
-        given = sample_weight, classes, self.dtype
-        weights = token_weights(y_true, self.pad_id, *given)
+        weights = token_weights(
+            y_true, self.pad_id, sample_weight, classes=classes, dtype=self.dtype
+        )
         values = ops.cast(self.values(y_true, y_pred), self.dtype)
         values = ops.where(ops.equal(weights, 0), 0.0, values * weights)
         self.total.assign_add(ops.sum(values))

@@ -18,11 +18,16 @@ def wide_ids(ids):
     return ops.cast(ids, "int32") if is_narrow else ids
 
 
+def are_classes(ids, classes):
+    """Returns whether each of some `wide_ids` is from 0 to `classes` - 1."""
+    return ops.logical_and(ops.greater_equal(ids, 0), ops.less(ids, classes))
+
+
 def class_ids(ids, classes):
     """Returns int32 ids, 0 where one is no class, and whether each is one."""
     # A negative index counts from the end; others are cut, or give anything.
     ids = wide_ids(ids)
-    is_class = ops.logical_and(ops.greater_equal(ids, 0), ops.less(ids, classes))
+    is_class = are_classes(ids, classes)
     return ops.cast(ops.where(is_class, ids, 0), "int32"), is_class
 
 
@@ -37,7 +42,8 @@ def check_ids(name, ids, size, pad_id=None):
     if values.min() >= 0 and values.max() < size:
         return
     is_good = (values >= 0) & (values < size)
-    rule, rest = f"`{name}` must be ids from 0 to {size - 1}", ""
+    rule = f"`{name}` must be ids from 0 to {size - 1}"
+    rest = ""
     if pad_id is not None:
         is_good |= values == pad_id
         rule += ", or `pad_id` at padding; convert ids such as -100 to it"
