@@ -58,9 +58,7 @@ class AttentiveDecoder(keras.layers.Layer):
     def call(self, tokens, states, source_mask, whole, training=None):
         return self.read(tokens, states, source_mask, whole, training)[0]
 
-    def compute_output_shape(
-        self, tokens_shape, states_shape, source_mask_shape, whole_shape
-    ):
+    def compute_output_shape(self, tokens_shape, **_):
         return tokens_shape
 
     def read(self, tokens, states, source_mask, whole, training=False):

@@ -121,11 +121,15 @@ def test_errors_and_usage_print_no_escape_sequence(capsys):
         assert line in capsys.readouterr().err
 
 
-def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(monkeypatch, capsys):
+def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
+    tmp_path, monkeypatch, capsys
+):
+    path = tmp_path / "test.tsv"
+    path.write_text("a\tb\n", "utf-8")
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
-    assert cli.main(["evaluate", "any", "--test", __file__]) == 0
+    assert cli.main(["evaluate", "any", "--test", str(path)]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
     assert sentence("Bär 人") == "Bär 人"
     assert sentence("B\udcc3\udca4r") == "Bär"  # What Python makes of it in ASCII.

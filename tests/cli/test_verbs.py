@@ -208,12 +208,17 @@ def translating(monkeypatch):
     """
 
     def use_function(call):
-        def translate(texts, n_best=1):
-            pairs = zip(texts, call(texts), strict=True)
-            return [[Translation(found, 0.0, len(text) > 100)] for text, found in pairs]
+        class Translating:
+            path = Path("any")
 
-        translator = SimpleNamespace(translate=translate, path=Path("any"))
-        monkeypatch.setattr(use, "load_translator", lambda _: translator)
+            def __call__(self, texts):
+                return call(texts)
+
+            def translate(self, texts, n_best=1):
+                rows = zip(texts, call(texts), strict=True)
+                return [[Translation(x, 0.0, len(text) > 100)] for text, x in rows]
+
+        monkeypatch.setattr(use, "load_translator", lambda _: Translating())
 
     return use_function
 

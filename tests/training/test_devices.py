@@ -199,7 +199,7 @@ def test_each_pattern_of_the_layout_finds_weights_and_none_has_two():
     ]
     assert all(found)
     assert len(sum(found, [])) == len(set(sum(found, [])))
-    assert "transformer/output_dense/kernel" in found[-1]
+    assert any(path.endswith("/output_dense/kernel") for path in found[-1])
 
 
 def test_one_device_changes_nothing():

@@ -113,7 +113,8 @@ def test_a_figure_that_is_no_number_is_null_for_programs_and_told_to_people(
 ):
     run = shutil.copytree(run_directory, tmp_path / "run")
     summary = read_summary(run)
-    summary["last_epoch"]["val_perplexity"] = math.inf
+    for figures in (summary["last_epoch"], summary["final"]):
+        figures["val_perplexity"] = math.inf
     write_json(run / "summary.json", summary)
     found = read_summary(run)
     assert found["last_epoch"]["val_perplexity"] is None
