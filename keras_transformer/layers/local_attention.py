@@ -128,10 +128,11 @@ def with_neighbours(blocks, before, after):
     # (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
     parts, size = [blocks], blocks.shape[3]
     rest = ((0, 0), (0, 0))
+    # JAX sees only in this order that the number of blocks stays the same.
     if before:
-        ends = blocks[:, :, :-1, size - before :]
-        parts.insert(0, ops.pad(ends, (*rest, (1, 0), *rest)))
+        ends = ops.pad(blocks[:, :, :, size - before :], (*rest, (1, 0), *rest))
+        parts.insert(0, ends[:, :, :-1])
     if after:
-        starts = blocks[:, :, 1:, :after]
-        parts.append(ops.pad(starts, (*rest, (0, 1), *rest)))
+        starts = ops.pad(blocks[:, :, :, :after], (*rest, (0, 1), *rest))
+        parts.append(starts[:, :, 1:])
     return ops.concatenate(parts, axis=3)
