@@ -25,6 +25,7 @@ def assert_equal_results(found, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("options", [{}, {"n_best": 3}, PREFIX])
 def test_with_every_piece_it_changes_nothing(rng, options):
     model = random_model(rng)
