@@ -68,7 +68,7 @@ MAY_IMPORT_TENSORFLOW = {
 HAVE_TENSORFLOW_PATHS = {
     "keras_transformer.exact_training.step",
     "keras_transformer.exact_training.tensorflow",
-    "keras_transformer.generation.generator", "keras_transformer.kernels.decoding",
+    "keras_transformer.generation.compiled", "keras_transformer.kernels.decoding",
     "keras_transformer.kernels.crossentropy", "keras_transformer.kernels.few_passes",
     "keras_transformer.kernels.execution", "keras_transformer.kernels.keras_private",
     "keras_transformer.optimizers",

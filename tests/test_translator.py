@@ -1,5 +1,7 @@
 """The translator: text to text as the generator goes from ids to ids; its scores."""
 
+import functools
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -32,13 +34,18 @@ def source_ids(translator, text):
     return [*pieces[: translator.config.max_source_length - 1], 2]
 
 
+@functools.cache
+def generator_of(translator):
+    return Generator(translator.model, translator.config)
+
+
 def found_by_the_generator(translator, text, begun=()):
     """The hypotheses (score, ids) of ids that `tests/decoding` checks, best first."""
     source = np.array([source_ids(translator, text)], "int32")
     prefix = (
         (np.array([begun], "int32"), np.array([len(begun)], "int32")) if begun else ()
     )
-    result = Generator(translator.model, translator.config).search(
+    result = generator_of(translator).search(
         source, np.array([source.shape[1]], "int32"), *prefix,
         n_best=1 if begun else translator.config.beam_size,
     )  # fmt: skip

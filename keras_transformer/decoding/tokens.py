@@ -141,9 +141,8 @@ def best_tokens(logits, count, banned=None):
     logits, size = ops.cast(logits, "float32"), logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
     best, ids = best_logits(allowed, count if size is None else min(count, size))
-    highest = best[:, :1]
-    if banned is not None:
-        highest = ops.max(logits, axis=-1, keepdims=True)
+    # No slice of `best`: XLA would sort the whole vocabulary, 60 times slower.
+    highest = ops.max(best if banned is None else logits, axis=-1, keepdims=True)
     exponentials = ops.exp(logits - highest)
     # NaN if a logit is NaN or no token is possible.
     normaliser = highest + ops.log(ops.sum(exponentials, axis=-1, keepdims=True))

@@ -19,9 +19,15 @@ from keras_transformer.decoding import (
     beam_search,
     sample,
 )
-from keras_transformer.decoding.tokens import check_constraints, score_in_parts
+from keras_transformer.decoding.tokens import (
+    IMPOSSIBLE,
+    check_constraints,
+    score_in_parts,
+)
+from keras_transformer.generation.compiled import Compiled
+from keras_transformer.generation.recorded import RecordedStep, records_steps
 from keras_transformer.generation.shortlist import Shortlist
-from keras_transformer.kernels.execution import in_xla_graph, keeps_shapes
+from keras_transformer.kernels.execution import keeps_shapes
 from keras_transformer.kernels.ids import check_ids
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
@@ -36,6 +42,7 @@ class _Decoding:
         self.config = config
         self.weights = weights
         self.shortlist = shortlist
+        self._recorded = RecordedStep(model) if records_steps(model) else None
 
     def _rules(self, longest, prefix=None, weights=None):
         """Returns the options of a search for at most `longest` tokens."""
@@ -47,8 +54,11 @@ class _Decoding:
         if isinstance(longest, int) and size >= longest:
             size = 0
         never = None if config.allow_unknown else sizes.unknown_id
+        step = functools.partial(model.decode_step, weights=weights)
+        if self._recorded is not None:
+            step = self._recorded.start(weights)
         return {
-            "step": functools.partial(model.decode_step, weights=weights),
+            "step": step,
             "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
             "alpha": config.length_penalty,
             "length_penalty_form": config.length_penalty_form,
@@ -103,7 +113,18 @@ class Generator(_Decoding):
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        self.fixed_shapes = fixed_shapes
+        # A step is recorded for each shape of its inputs.
+        self.fixed_shapes = fixed_shapes or records_steps(self.model)
+        compiled = functools.partial(Compiled, model=self.model)
+        source = self._padded_source()
+        both = source | {1: self.longest}
+        self._searched = compiled(
+            self._search, columns=source | {2: self.longest},
+            options=self._options_of_search,
+        )  # fmt: skip
+        self._sampled = compiled(self._sample, columns=source)
+        self._scored = compiled(self._score, columns=both, cut={1: 1})
+        self._attended = compiled(self._attend, columns=both, cut={2: 1, 3: 0})
 
     def search(
         self, source: TensorLike, lengths: TensorLike | None = None,
@@ -120,28 +141,39 @@ class Generator(_Decoding):
             prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
             n_best: Targets per source.
         """
-        config, model, sizes = self.config, self.model, self.model.config
         if prefix is not None:
-            check_ids("prefix", prefix, sizes.target_vocabulary_size, sizes.pad_id)
+            self._check_targets("prefix", prefix)
+        inputs = source, lengths, prefix, prefix_lengths
+        return self._searched(*inputs, n_best=n_best)
+
+    def _search(self, source, lengths, prefix, prefix_lengths, n_best, size=None):
+        config, model = self.config, self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         keeps_shapes = self._keeps_shapes()
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
         weights = self.weights or model.decoding_weights()
         if self.shortlist is not None:
-            if in_xla_graph():
-                raise ValueError(
-                    "`shortlist` must be left out where XLA compiles a search: its "
-                    "size depends on the sources. Received: jit_compile=True"
-                )
             given = () if prefix is None else (prefix,)
-            chosen = self.shortlist.candidates(source, *given)
-            weights = model.narrowed(weights, chosen)
+            vocabulary = model.config.target_vocabulary_size
+            if keeps_shapes and size is None:
+                size = vocabulary
+            chosen = self.shortlist.candidates(source, *given, size=size)
             if prefix is not None:
                 prefix = self.shortlist.places(chosen, prefix)
+            is_piece = None if size is None else chosen < vocabulary
+            chosen = ops.minimum(chosen, vocabulary - 1)
+            weights = model.narrowed(weights, chosen)
         rules = self._rules(self.longest, prefix, weights)
         if self.shortlist is not None:  # The search knows tokens by their places.
             step = rules["step"]
-            rules["step"] = lambda ids, *rest: step(ops.take(chosen, ids), *rest)
+
+            def narrow_step(ids, parents, state):
+                logits, state = step(ops.take(chosen, ids), parents, state)
+                if is_piece is not None:
+                    logits = ops.where(is_piece, logits, IMPOSSIBLE)
+                return logits, state
+
+            rules["step"] = narrow_step
         result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
@@ -161,6 +193,9 @@ class Generator(_Decoding):
         `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
         (B,) is from 0 (greedy) to infinity (uniform). See `search` for the others.
         """
+        return self._sampled(source, lengths, uniforms, temperature)
+
+    def _sample(self, source, lengths, uniforms, temperature):
         source, longest, limit = self._sizes(source, lengths)
         state = self.model.start_decoding(source, limit)
         rules = self._rules(self.longest)
@@ -171,6 +206,10 @@ class Generator(_Decoding):
 
         `source` (B, S) and `target_out` (B, T) end with the end token, then padding.
         """
+        self._check_targets("target_out", target_out)
+        return self._scored(source, target_out)
+
+    def _score(self, source, target_out):
         encoded = self.model.encode(source)
         states = self.model.decode_states(self._target_in(target_out), *encoded)
         pad_id = self.model.config.pad_id
@@ -183,6 +222,10 @@ class Generator(_Decoding):
         """
         if self.model.attention is None:
             raise ValueError("`align` needs a model with a `DecoderLayer`.")
+        self._check_targets("target_out", target_out)
+        return self._attended(source, target_out)
+
+    def _attend(self, source, target_out):
         target_in, layer = self._target_in(target_out), self.config.alignment_layer
         encoded = self.model.encode(source)
         attention = self.model.attention(target_in, *encoded, layer=layer)
@@ -190,11 +233,31 @@ class Generator(_Decoding):
         is_token = ops.expand_dims(ops.cast(is_token, "float32"), (1, 3))
         return ops.cast(attention, "float32") * is_token
 
-    def _target_in(self, target_out):
+    def _check_targets(self, name, ids):
         sizes = self.model.config
-        check_ids("target_out", target_out, sizes.target_vocabulary_size, sizes.pad_id)
+        check_ids(name, ids, sizes.target_vocabulary_size, sizes.pad_id)
+
+    def _target_in(self, target_out):
         target_in = ops.cast(target_out, "int32")[:, :-1]
-        return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=sizes.start_id)
+        start_id = self.model.config.start_id
+        return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
+
+    def _padded_source(self):
+        """Returns how long padding may make a source (tokens), for `Compiled`."""
+        longest, model = self.config.max_source_length, self.model
+        try:
+            model.config.check_positions(longest, "the longest source")
+        except ValueError:
+            longest = self.longest  # It has been checked.
+        is_own = isinstance(model, OwnModel) and keeps_shapes()
+        return {} if is_own and not model.ignores_padding(longest) else {0: longest}
+
+    def _options_of_search(self, source, lengths, prefix, prefix_lengths):
+        """Returns options of `_search` for given inputs: the size of the shortlist."""
+        if self.shortlist is None or not self._keeps_shapes():
+            return {}
+        given = [source] if prefix is None else [source, prefix]
+        return {"size": self.shortlist.size_for(*given)}
 
     def _keeps_shapes(self):
         """Whether shapes must depend only on those of the inputs."""
@@ -271,13 +334,10 @@ class LanguageSampler(_Decoding):
             no_repeat_ngram_size=no_repeat_ngram_size, length_penalty=0.0,
         )  # fmt: skip
         super().__init__(model, config)
-        # One graph for texts of any length.
-        signature = [
-            keras.InputSpec(shape=(None, None), dtype="int32"),
-            keras.InputSpec(shape=(None, None), dtype="float32"),
-            keras.InputSpec(shape=(None,), dtype="float32"),
-        ]
-        self._function = as_graph(self.draw, signature)
+        longest = model.config.max_positions
+        self._drawn = Compiled(
+            self.draw, model, columns={0: longest, 1: longest}, cut={2: 1}
+        )
 
     def __call__(
         self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
@@ -309,8 +369,9 @@ class LanguageSampler(_Decoding):
         batch, uniforms = len(prompts), np.empty((len(prompts), length), "float32")
         for i in range(batch):
             uniforms[i] = np.random.default_rng(seed + i).random(length)
-        inputs = (prompts, uniforms, np.full(batch, temperature, "float32"))
-        return self._function(*map(ops.convert_to_tensor, inputs))
+        temperatures = np.full(batch, temperature, "float32")
+        lengths = np.full(batch, length, "int32")
+        return self._drawn(prompts, uniforms, temperatures, lengths)
 
     @functools.cached_property
     def _without_ngrams(self):
@@ -322,24 +383,17 @@ class LanguageSampler(_Decoding):
         )
 
     def draw(
-        self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike
-    ) -> DecodingResult:
+        self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike,
+        lengths: TensorLike | None = None,
+    ) -> DecodingResult:  # fmt: skip
         """Samples continuations from given numbers; checks nothing.
 
-        `prompts` (B, P), `uniforms` (B, L) for texts of L tokens, `temperature` (B,).
+        `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of
+        the longest texts, by default L tokens.
         """
         batch, length = ops.shape(uniforms)
         state = self.model.start_decoding(batch, length)
-        lengths = ops.full((batch,), length, dtype="int32")
+        if lengths is None:
+            lengths = ops.full((batch,), length, dtype="int32")
         rules = self._rules(length, prompts)
         return self._draw(state, uniforms, temperature, lengths, length, rules)
-
-
-def as_graph(function, signature):
-    """Returns a `tf.function` of `function` on TensorFlow, else `function`."""
-    if keras.backend.backend() != "tensorflow":
-        return function
-    import tensorflow as tf
-
-    signature = list(map(tf.TensorSpec.from_spec, signature))
-    return tf.function(function, input_signature=signature, autograph=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import keras
@@ -14,7 +15,8 @@ _CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
 _PAIRS = 100_000  # Pairs that are all used. A later one is used only
 _TIMES = 10  # if one of its source pieces was used less often than this.
 _SPECIAL = 4  # Ids of padding, start, end and the unknown piece come first.
-_NONE = np.iinfo("int32").max
+_LEAST = 1024  # candidates of a search with fixed shapes
+NO_PIECE = np.iinfo("int32").max
 
 
 class Shortlist:
@@ -60,8 +62,11 @@ class Shortlist:
                 f"{most}, and {len(self.frequent)} frequent ones"
             )
 
-    def candidates(self, *ids: TensorLike) -> Tensor:
-        """Returns the ids (K,), ascending, that sources (B, S) and prefixes suggest."""
+    def candidates(self, *ids: TensorLike, size: int | None = None) -> Tensor:
+        """Returns the ids (K,), ascending, that sources (B, S) and prefixes suggest.
+
+        With a `size` of `size_for` or more, for XLA, `NO_PIECE` fills the rest.
+        """
         source, *prefixes = ids
         found = [self.frequent, ops.take(self.table, source, axis=0), *prefixes]
         flat = [ops.reshape(ops.cast(part, "int32"), (-1,)) for part in found]
@@ -69,8 +74,15 @@ class Shortlist:
         # As `ops.unique`, whose result has a fixed size.
         before = ops.concatenate([ops.full((1,), -1, "int32"), every[:-1]])
         is_new = every != before
-        every = ops.sort(ops.where(is_new, every, _NONE))
-        return every[: ops.sum(ops.cast(is_new, "int32"))]
+        every = ops.sort(ops.where(is_new, every, NO_PIECE))
+        count = ops.sum(ops.cast(is_new, "int32")) if size is None else size
+        return every[:count]
+
+    def size_for(self, source: np.ndarray, *prefixes: np.ndarray) -> int:
+        """Returns one of a few sizes that hold all candidates, a power of four."""
+        found = [self.frequent, self.table[source], *prefixes]
+        count = len(np.unique(np.concatenate([part.ravel() for part in found])))
+        return max(_LEAST, 4 ** math.ceil(math.log(count, 4)))
 
     def places(self, candidates: TensorLike, ids: TensorLike) -> Tensor:
         """Returns the places of ids (B, P) among the candidates (K,)."""

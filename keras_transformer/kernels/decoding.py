@@ -2,8 +2,9 @@
 
 A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A mask
 selects each hypothesis's own past, so hypotheses change places and caches do not move.
-Writing one position copies the whole cache, except in a TensorFlow graph, which writes
-in place. A layer may instead keep a state (B, N, W), which follows by `of_parents`.
+Writing one position copies the whole cache, except in a TensorFlow graph and on PyTorch
+without gradients, which write in place. A layer may instead keep a state (B, N, W),
+which follows by `of_parents`.
 
 B sentences, N hypotheses of each, H heads, L positions, K and W widths.
 """
@@ -69,10 +70,16 @@ def pick(x, indices):
 
 def write_position(cache, new, place):
     """Returns the cache (B, H, L * N, K) with one position (B, H, N, K) written."""
-    # A TensorFlow graph overwrites the old one.
+    # A TensorFlow graph overwrites the old one, as does PyTorch without gradients.
     hypotheses, width = new.shape[2:]
     if place.rows is None:
         start = ops.convert_to_tensor(place.position, "int32") * hypotheses
+        if keras.backend.backend() == "torch":
+            import torch
+
+            if not torch.is_grad_enabled():
+                entries = (start + ops.arange(hypotheses)).long()
+                return cache.index_copy_(2, entries, new)
         zero = ops.zeros_like(start)
         return ops.slice_update(cache, (zero, zero, start, zero), new)
     import tensorflow as tf

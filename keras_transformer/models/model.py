@@ -181,9 +181,12 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""
         rows = self._rows_of_step()
-        if rows is None:
+        is_tied = self.tied_embedding is not None
+        if rows is None or (is_tied and keras.backend.backend() == "jax"):
+            # `decode_step` calls `logits`. XLA multiplies by a transposed matrix; a
+            # copy of 32,000 rows takes as long as eight steps of `base`.
             output = ()
-        elif self.tied_embedding is None:
+        elif not is_tied:
             output = joined([self.output_dense])
         else:
             output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)

@@ -48,14 +48,15 @@ class OwnModel(ExactTraining, keras.Model):
         self.model, self._takes_pair, self.built = model, True, True
         self._encodes = hasattr(model, "encode")
         # The targets differ in the last token.
-        logits, padded = self._tried([3, 2]), self._tried([3, 2, 0])
+        logits = self._tried([3, 2])
         if not np.allclose(logits[0, :2], logits[1, :2], rtol=1e-3, atol=1e-3):
             raise ValueError(
                 "`model` must score a target position without later ones: give its "
                 "self-attention `use_causal_mask=True`. Received: "
                 f"{model.name!r}, whose logits change with a later token"
             )
-        if not np.allclose(logits, padded, rtol=1e-3, atol=1e-3):
+        self._unpadded = logits
+        if not self.ignores_padding(3):
             warnings.warn(
                 f"The logits of {model.name!r} change with padding of the source, so a "
                 "translation depends on its batch: mask the id 0 in its attention.",
@@ -90,6 +91,11 @@ class OwnModel(ExactTraining, keras.Model):
             problems.append(f"whose outputs for B = 2, T = 3 have the shape {shape}")
         name = self.model.name
         raise TypeError(f"{_EXPECTED}. Received: {name!r}, {problems[0]:.500}")
+
+    def ignores_padding(self, length: int) -> bool:
+        """Whether padding of a source to `length` tokens changes no logits."""
+        padded = self._tried([3, 2, *[0] * (length - 2)])
+        return np.allclose(self._unpadded, padded, rtol=1e-3, atol=1e-3)
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
         source, target_in = inputs
