@@ -147,13 +147,14 @@ def drop(inputs, keep, scale):
 def keep_mask(num_rows, num_columns, threshold, state):
     """Returns a mask (R, C), True with probability 1 - threshold / 65536."""
     # state: integers (2,), the seed and the number of the call
-    columns = ops.arange(num_columns, dtype="int32")
-    row_keys = _keys(ops.arange(num_rows, dtype="int32"), state)
+    num_words = (num_columns + 1) // 2
+    # The keys of the rows, then those of pairs of columns.
+    keys = _keys(ops.arange(num_rows + num_words, dtype="int32"), state)
+    words = _words(keys[:num_rows], ops.repeat(keys[num_rows:], 2)[:num_columns])
     # Columns 2 j and 2 j + 1 are the halves of word j.
-    column_keys = _keys(num_rows + columns // 2, state)
-    shifts = ops.cast(columns % 2 * 16, "uint32")
-    words = ops.right_shift(_words(row_keys, column_keys), shifts)
-    bits = ops.bitwise_and(words, np.uint32(STEPS - 1))
+    is_odd = ops.bitwise_and(ops.arange(num_columns, dtype="int32"), 1)
+    bits = ops.right_shift(words, ops.cast(is_odd * 16, "uint32"))
+    bits = ops.bitwise_and(bits, np.uint32(STEPS - 1))
     return ops.greater_equal(bits, np.uint32(threshold))
 
 
