@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib
 import os
+import re
 import sys
 import textwrap
 import tomllib
@@ -248,6 +249,21 @@ def load_module(name: str) -> types.ModuleType:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with native_messages_hidden():
         return importlib.import_module(f"keras_transformer.{name}")
+
+
+def prepare_xla(run: Path):
+    """Tells TensorFlow's XLA, before it is loaded, how a run compiles its steps.
+
+    What the environment says already stays.
+    """
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        return
+    # On a GPU `base` compiled in 58 s in place of 105 s, and was as fast.
+    os.environ.setdefault("XLA_FLAGS", "--xla_gpu_enable_triton_gemm=false")
+    compiled = str((run / "compiled").absolute())
+    if not re.search(r"\s", compiled):  # which would end the flag
+        cache = f"--tf_xla_persistent_cache_directory={compiled}"
+        os.environ.setdefault("TF_XLA_FLAGS", cache)
 
 
 def check_standard_output(instead: str = ""):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
-from keras_transformer.cli.flags import given, load_module, load_pairs
+from keras_transformer.cli.flags import given, load_module, load_pairs, prepare_xla
 from keras_transformer.config import RunConfig
 from keras_transformer.files import (
     check_absent,
@@ -17,9 +16,10 @@ from keras_transformer.terminal import print_result, say, warnings_only
 
 def quickstart(options):
     """Runs the built-in example from its sentences to a SavedModel."""
+    run = options.run
+    prepare_xla(run)
     module = load_module("quickstart")
     load_module("training").split_by_default(module.CONFIG.training)
-    run = options.run or Path("runs") / module.NAME
     scores = module.quickstart(
         run, options.saved_models, _console_of(options), command=options.command
     )
@@ -41,6 +41,7 @@ def _console_of(options):
 
 def train(options):
     """Trains, or with `--dry-run` says what it would do."""
+    prepare_xla(options.run)
     weights = options.train_weights or [1] * len(options.train)
     if len(weights) != len(options.train):
         raise ValueError(

@@ -96,7 +96,9 @@ class TrainingConfig(Config):
         choices=("none", "bfloat16", "float16"),
     )
     jit_compile: bool | None = option(
-        None, "compile the training step with XLA; default where it is faster"
+        None,
+        "compile the training step with XLA; default with JAX, and with TensorFlow on "
+        "one GPU from the save on where it repays the wait",
     )
     distribute: str = option(
         "none",

@@ -227,6 +227,11 @@ class Corpus:
         options.autotune.enabled = False
         return data.prefetch(2).with_options(options)
 
+    def bucket(self, step: int) -> int:
+        """Returns the number of the length bucket of a step's batch."""
+        epoch, place = divmod(step, self.num_batches)
+        return self._epoch(epoch)[place][0]
+
     def batch(self, step: int, shuffle: bool = True) -> tuple:
         """Returns the batch of a step, counted from 0 through all epochs, as arrays."""
         check_number("step", step, int, minimum=0)

@@ -23,6 +23,8 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.exact_training.step import inner_optimizer
 from keras_transformer.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import say
+from keras_transformer.training.compiling import Waits
+from keras_transformer.training.model import may_compile_later
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 
@@ -56,7 +58,12 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
         steps = min(steps, missing - state.accumulated)
     before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.batches(state.step, steps))
+    plain = model.jit_compile
+    if may_compile_later(options) and callbacks.is_compiled != state.is_compiled:
+        callbacks.is_compiled, model.train_function = state.is_compiled, None
+    model.jit_compile = callbacks.is_compiled
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
+    model.jit_compile = plain  # Validation compiles nothing.
     skipped = model.nonfinite_batches - before
     if skipped:
         say(
@@ -92,6 +99,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
 
     figures: dict[str, float]  # of the interval
     stopped = False  # whether a user's callback has ended the training
+    batch_seconds: float  # a batch of the interval, without waits for a compiler
 
     def __init__(
         self,
@@ -111,6 +119,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
             for callback in self.callbacks
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
+        self.is_compiled = run.model.jit_compile
+        self._waits = Waits(run.training)
         self._since = time.monotonic() - run.state.seconds
         self._until = self._since + 60 * (self._options.max_minutes or math.inf)
         base = keras.callbacks.Callback
@@ -136,11 +146,19 @@ class RunCallbacks(keras.callbacks.CallbackList):
             callback.on_epoch_end(len(self._run.state.history), figures)
         self.stopped |= self.model.stop_training
 
+    def would_repay_compiling(self, state: State) -> bool:
+        """Returns whether XLA would repay its wait in the rest of the run."""
+        updates = self._options.planned_updates(self._run.training.num_batches)
+        batches = updates * self._options.gradient_accumulation_steps - state.step
+        seconds = 60 * (self._options.max_minutes or math.inf) - state.seconds
+        batches = min(batches, seconds / max(self.batch_seconds, 1e-9))
+        return self._waits.are_repaid(batches, self.batch_seconds)
+
     def captured(self, step: int, seconds: float) -> State:
         """Returns the state of the model and of the user's callbacks."""
         return capture(
             self.model, step=step, seconds=seconds, history=[*self._run.state.history],
-            skipped=self._run.state.skipped,
+            skipped=self._run.state.skipped, is_compiled=self._run.state.is_compiled,
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
             machine=self._run.machine, facts=self._run.facts,
         )  # fmt: skip
@@ -169,6 +187,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._done, self._stops = 0, False
         self._bad_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
+        self._waited = self._waits.seconds
         super().on_epoch_begin(len(self._run.state.history))
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -179,10 +198,15 @@ class RunCallbacks(keras.callbacks.CallbackList):
             place = [self._options.seed, self._run.state.step + batch]
             (seed,) = np.random.SeedSequence(place).generate_state(1, np.uint64)
             torch.manual_seed(int(seed))
+        step = self._run.state.step + batch
+        reason = self._waits.begin(step, self.is_compiled)
+        if reason is not None:
+            self._bar.wait(reason)
         super().on_train_batch_begin(batch)
 
     def on_train_batch_end(self, batch, logs=None):
         self._done = batch + 1
+        self._waits.end()
         # All processes must wait and stop after the same batches.
         is_alone = self._distribution.num_processes == 1
         is_due = self._done % _READ_EVERY == 0
@@ -198,7 +222,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
             if self._options.nonfinite == "stop" and self.model.held_batches:
                 self.model.stop_training = self._stops = True
             self._read = time.monotonic()
-            self._bar.show(self._run.state.step + self._done, figures["loss"])
+            step = self._run.state.step + self._done
+            self._bar.show(step, figures["loss"], self._waits.seconds)
         if is_alone or is_due:
             is_over = time.monotonic() >= self._until
             is_asked = self._signals.received is not None
@@ -216,8 +241,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.stopped |= self.model.stop_training and not self._stops
         corpus, step = self._run.training, self._run.state.step + self._done
         tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average
-        seconds = max(time.monotonic() - self._began, 1e-9)
+        waited = self._waits.seconds - self._waited
+        seconds = max(time.monotonic() - self._began - waited, 1e-9)
         self.figures["tokens_per_second"] = tokens / seconds
+        self.batch_seconds = seconds / self._done
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.

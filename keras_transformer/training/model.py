@@ -115,22 +115,31 @@ def with_device_defaults(config: RunConfig) -> RunConfig:
     """Returns the options with defaults for the device in place of `None`.
 
     On a GPU `mixed_precision` is bfloat16 and `batch_tokens` the paper's (section 5.1).
-    `jit_compile` is on with JAX, and with TensorFlow on one GPU; then `batch_shapes`
-    limits the number of compilations.
+    `jit_compile` is on with JAX. Where XLA compiles, now or later in the run,
+    `batch_shapes` limits the number of compilations.
     """
     on_gpu, compiles = has_gpu(), config.training.jit_compile
     if compiles is None:
-        alone_on_gpu = on_gpu and config.training.distribute == "none"
-        compiled = {"tensorflow": alone_on_gpu, "jax": True, "torch": False}
-        compiles = compiled[keras.backend.backend()]
+        compiles = keras.backend.backend() == "jax"
+    may_compile = compiles or may_compile_later(config.training)
     chosen = {
         "mixed_precision": "bfloat16" if on_gpu else "none",
         "jit_compile": compiles,
         "batch_tokens": _GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS,
-        "batch_shapes": _COMPILED_SHAPES if compiles else None,
+        "batch_shapes": _COMPILED_SHAPES if may_compile else None,
     }
     given = config.training.to_dict() | config.data.to_dict()
     return config.with_options(**{n: x for n, x in chosen.items() if given[n] is None})
+
+
+def may_compile_later(options: TrainingConfig) -> bool:
+    """Whether a run begins with a plain graph and lets XLA compile it where that pays.
+
+    It does with TensorFlow on one GPU: there a compiled step is several times as fast,
+    but XLA takes up to a minute for each shape of a batch.
+    """
+    is_alone = options.distribute == "none" and options.jit_compile is None
+    return is_alone and keras.backend.backend() == "tensorflow" and has_gpu()
 
 
 def split_by_default(options: TrainingConfig):

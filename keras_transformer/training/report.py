@@ -79,8 +79,8 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
     if training.padding is not None:
         say(
             console,
-            f"batches of {plural(len(training.shapes), 'shape')}, each compiled when "
-            f"it first comes, with {training.padding:.0%} padding",
+            f"batches of {plural(len(training.shapes), 'shape')}, with "
+            f"{training.padding:.0%} padding",
         )
 
 
@@ -176,17 +176,21 @@ class TrainingBar(Progress):
         self._most_seconds = 60 * (options.max_minutes or math.inf)
         # A resumed run goes on with its time.
         self._since = time.monotonic() - state.seconds
-        # XLA compiles when a shape of batches first comes, which would count as speed.
-        compiling = min(num_batches, 100) if options.jit_compile else 0
-        self._settled = state.step + compiling
         self._first, self._is_said = None, False
         self._run = self.add_task("starting", total=1.0, rest="")
         self.tasks[0].start_time -= state.seconds
 
-    def show(self, step: int, loss: float):
-        """Shows how far the run is, its loss, and how long the rest will take."""
+    def wait(self, reason: str):
+        """Shows what the next step waits for."""
+        self.update(self._run, description=reason)
+
+    def show(self, step: int, loss: float, waited: float = 0.0):
+        """Shows how far the run is, its loss, and how long the rest will take.
+
+        `waited` are the seconds of this process that are not part of its speed.
+        """
         seconds = max(time.monotonic() - self._since, 1e-9)
-        measured = self._measured_speed(step, seconds)
+        measured = self._measured_speed(step, seconds - waited)
         speed = measured or step / seconds
         left = max(self._batches - step, 0) / speed
         left_by_time = max(self._most_seconds - seconds, 0)
@@ -211,8 +215,6 @@ class TrainingBar(Progress):
 
     def _measured_speed(self, step, seconds):
         """Returns the batches a second, once they have been watched for a while."""
-        if step < self._settled:
-            return None
         first, began = self._first = self._first or (step, seconds)
         if seconds - began < _WATCHED or step == first:
             return None

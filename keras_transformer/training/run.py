@@ -39,6 +39,7 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus, TokenizerPair, learn_tokenizers, open_pairs
 from keras_transformer.training.averages import can_be_opened, checkpoint_path
+from keras_transformer.training.compiling import keep_compiled_steps
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
 from keras_transformer.training.model import (
     build_training_variables,
@@ -105,7 +106,7 @@ class Run:
         self.is_set_up = not missing
         if not self.is_set_up:
             # A process that is killed while it sets up the run leaves these.
-            left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus"}
+            left = {"tokenizer", "tokenizer.sha256", "data.json", "corpus", "compiled"}
             names = {path.name for path in self.path.glob("*")} - left
             if any((self.path / name).is_dir() for name in ("states", "checkpoints")):
                 raise FileExistsError(
@@ -172,6 +173,7 @@ class Run:
             writes = is_chief and not is_dry
             if writes:
                 stack.enter_context(self.locked())
+                keep_compiled_steps(self.path / "compiled")
             self.console = console if is_chief else Console(quiet=True)
             # The summary is written last.
             parts = ("model.keras", "decoding.json", SUMMARY)

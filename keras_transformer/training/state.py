@@ -35,6 +35,7 @@ class State:
     updates: int = 0  # weight updates
     accumulated: int = 0  # batches since the last update
     skipped: int = 0  # batches in a row, up to here, that were skipped
+    is_compiled: bool = False  # whether XLA compiles the step from here on
     seconds: float = 0.0  # time trained, without interruptions
     history: list[dict[str, float]] = field(default_factory=list)  # a row an interval
     callbacks: list[Any] = field(default_factory=list)  # [class name, state] of each

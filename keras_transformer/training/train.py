@@ -27,6 +27,7 @@ from keras_transformer.training.intervals import (
     end_of_interval,
     fit_interval,
 )
+from keras_transformer.training.model import may_compile_later
 from keras_transformer.training.report import Log, TrainingBar, plural, summary
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import KEPT_STATES, restore
@@ -242,8 +243,14 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
                 f"val_{options.monitor} has not improved for "
                 f"{plural(waited, 'interval')}: the training ends",
             )
-    if is_over or callbacks.stopped:
+    is_over = is_over or callbacks.stopped
+    if is_over:
         state.finished = run.limits()
+    elif may_compile_later(options) and not state.is_compiled:
+        state.is_compiled = callbacks.would_repay_compiling(state)
+        if state.is_compiled:
+            shapes = plural(len(run.training.shapes), "shape")
+            say(run.console, f"XLA compiles the step from here on, for {shapes}")
 
 
 def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):

@@ -67,7 +67,7 @@ def test_a_processor_computes_in_float32_without_xla_unless_asked(monkeypatch):
     assert chosen() == ("none", compiles)
     assert chosen(mixed_precision="float16") == ("float16", compiles)
     monkeypatch.setattr(model, "has_gpu", lambda: True)
-    for backend, compiles in (("tensorflow", True), ("jax", True), ("torch", False)):
+    for backend, compiles in (("tensorflow", False), ("jax", True), ("torch", False)):
         monkeypatch.setattr(keras.backend, "backend", lambda name=backend: name)
         assert chosen() == ("bfloat16", compiles)
     assert chosen(jit_compile=False, mixed_precision="none") == ("none", False)

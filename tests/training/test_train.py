@@ -395,16 +395,6 @@ def test_the_bar_is_of_the_limit_that_will_end_the_run(
     assert said == f"expected: {rest} more, at 2 batches a second"
 
 
-def test_the_expected_time_leaves_out_what_xla_compiles(monkeypatch):
-    clock, stream = [0.0], io.StringIO()
-    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
-    options, console = TrainingConfig(jit_compile=True), Console(file=stream)
-    with report.TrainingBar(console, 1000, options, State()) as bar:
-        for clock[0], step in ((60.0, 2), (200.0, 99), (201.0, 101), (221.0, 141)):
-            bar.show(step, 12.345)
-    assert stream.getvalue().strip().endswith(" more, at 2 batches a second")
-
-
 def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
     stream = io.StringIO()
     config = RunConfig().with_options(monitor="bleu", epochs=100)
