@@ -37,23 +37,23 @@ class Compiled:
         self.variant = functools.lru_cache(_MOST_KEPT)(self._compile)
 
     def __call__(self, *inputs, **options):
-        if _is_traced(inputs, self._model):
+        variables = self._model.variables  # a walk over all layers
+        if _is_traced(inputs, variables):
             return self._function(*inputs, **options)
         inputs = [x if x is None else ops.convert_to_numpy(x) for x in inputs]
         pads = keras.backend.backend() == "jax" or records_steps(self._model)
         padded = self._padded(inputs) if pads else inputs
         if self._options is not None:
             options |= self._options(*padded)
-        variables = variables_of(self._model)
-        compiled = self.variant(_specs(padded), variables, **options)
-        outputs = compiled([x for x in padded if x is not None])
+        compiled = self.variant(_specs(padded), identity_of(variables), **options)
+        outputs = compiled(variables, [x for x in padded if x is not None])
         if not pads:
             return outputs
         sizes = {axis: inputs[number].shape[1] for axis, number in self._cut.items()}
         return _without_padding(outputs, {0: len(inputs[0])} | sizes)
 
     def _compile(self, specs, variables, **options):
-        """Returns the compiled function of a list of the inputs that are given."""
+        """Returns the compiled function of the variables and the inputs given."""
 
         def run(given):
             given = iter(given)
@@ -95,12 +95,12 @@ class Compiled:
         return self._largest
 
 
-def variables_of(model) -> tuple[int, ...]:
+def identity_of(variables) -> tuple[int, ...]:
     """Returns what tells whether a model has the variables that it had.
 
     Quantising a model and adding adapters replace some.
     """
-    return tuple(id(variable) for variable in model.variables)
+    return tuple(map(id, variables))
 
 
 def as_graph(function, signature):
@@ -120,7 +120,7 @@ def _on_tensorflow(run, model, specs):
         if spec is not None
     ]
     graph = as_graph(lambda *given: run(given), signature)
-    return lambda given: graph(*given)
+    return lambda variables, given: graph(*given)
 
 
 def _on_jax(run, model, specs):
@@ -132,13 +132,13 @@ def _on_jax(run, model, specs):
         with keras.StatelessScope(pairs):
             return run(given)
 
-    return lambda given: compiled(_values(model), given)
+    return lambda variables, given: compiled(_values_of(variables), given)
 
 
 def _on_torch(run, model, specs):
     import torch
 
-    def without_gradients(given):
+    def without_gradients(variables, given):
         with torch.no_grad():
             return run([ops.convert_to_tensor(x) for x in given])
 
@@ -148,8 +148,8 @@ def _on_torch(run, model, specs):
 _COMPILERS = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}
 
 
-def _values(model):
-    return [variable.value for variable in model.variables]
+def _values_of(variables):
+    return [variable.value for variable in variables]
 
 
 def _column_sizes(longest):
@@ -184,7 +184,7 @@ def _without_padding(outputs, sizes):
     return keras.tree.map_structure(cut, outputs)
 
 
-def _is_traced(inputs, model):
+def _is_traced(inputs, variables):
     """Whether a graph is being traced that includes the inputs or the variables."""
     backend = keras.backend.backend()
     if backend == "tensorflow":
@@ -197,5 +197,5 @@ def _is_traced(inputs, model):
         return torch.compiler.is_compiling()
     import jax
 
-    tensors = keras.tree.flatten((inputs, _values(model)))
+    tensors = keras.tree.flatten((inputs, _values_of(variables)))
     return any(isinstance(x, jax.core.Tracer) for x in tensors)
