@@ -1,8 +1,10 @@
-"""Training speed of ours on JAX and PyTorch beside plain PyTorch, made for a GPU.
+"""Training speed of ours beside PyTorch and KerasHub, made for a GPU.
 
-Ours trains with `model.fit` in mixed bfloat16, compiled, on arrays of ids; PyTorch with
-`nn.Transformer` in the same size on the same batches. Needs no TensorFlow. Each has a
-process of its own, one after another, because each takes the whole GPU's memory.
+Ours and KerasHub train with `model.fit` in mixed bfloat16 on arrays of ids; PyTorch,
+eager with `nn.Transformer` and compiled with fused attention, the same size on the same
+batches. Needs neither TensorFlow nor KerasHub: their contenders are left out without.
+Each has a process of its own, one after another, because each takes the whole GPU's
+memory.
 requirements_gpu.txt lists what must be installed; this package need not be.
 
     python benchmarks/training_gpu.py
@@ -30,6 +32,12 @@ CONTENDERS = {
     "ours-torch": Contender(
         "peers.ours_training", "bfloat16", {"KERAS_BACKEND": "torch"}
     ),
+    "ours-tensorflow": Contender(
+        "peers.ours_training", "bfloat16-xla", {"KERAS_BACKEND": "tensorflow"}
+    ),
+    "ours-tensorflow-graph": Contender(
+        "peers.ours_training", "bfloat16", {"KERAS_BACKEND": "tensorflow"}
+    ),
     "ours-jax-fused": Contender(
         "peers.ours_training", "bfloat16-xla-fused", {"KERAS_BACKEND": "jax"}
     ),
@@ -37,7 +45,10 @@ CONTENDERS = {
         "peers.ours_training", "bfloat16-fused", {"KERAS_BACKEND": "torch"}
     ),
     "pytorch": Contender("peers.torch_training", "bfloat16"),
-    "pytorch-compile": Contender("peers.torch_training", "bfloat16-compile"),
+    "pytorch-fused": Contender("peers.torch_fused", "bfloat16-compile"),
+    "kerashub-jax": Contender(
+        "peers.kerashub_training", "bfloat16-xla", {"KERAS_BACKEND": "jax"}
+    ),
 }
 
 

@@ -52,7 +52,8 @@ def turns_of(setting: Setting, groups: Sequence[Group]) -> dict[str, dict]:
 
     Returns:
         For each contender "seconds" a turn, "tokens_per_second" with its spread,
-        "peak_memory" in bytes, and "loss" of the last turn in nats a token.
+        "peak_memory" in bytes, "compile_seconds", and "loss" of the last turn in nats a
+        token.
     """
     replies = {}
     for group in groups:
@@ -66,6 +67,7 @@ def turns_of(setting: Setting, groups: Sequence[Group]) -> dict[str, dict]:
                 [setting.tokens / turn["seconds"] for turn in turns]
             ),
             "peak_memory": max(turn["peak_memory"] for turn in turns),
+            "compile_seconds": turns[-1]["compile_seconds"],
             "loss": turns[-1]["result"]["loss"],
         }
         for name, turns in replies.items()
@@ -151,7 +153,7 @@ def tables(settings: Mapping[str, Mapping]) -> str:
 
 
 def speed_table(summary: Mapping, by_dtype: Mapping[str, Sequence[str]]) -> str:
-    """Markdown: speed, share of the limit and memory of each contender.
+    """Markdown: speed, share of the limit, compile time and memory of each contender.
 
     Args:
         summary: From `summarise`.
@@ -160,7 +162,7 @@ def speed_table(summary: Mapping, by_dtype: Mapping[str, Sequence[str]]) -> str:
     rows = []
     for dtype, names in by_dtype.items():
         limit = summary["limit"].get(dtype)
-        rows.append([f"limit, {dtype}", limit and f"{limit:.0f}", None, None])
+        rows.append([f"limit, {dtype}", limit and f"{limit:.0f}", None, None, None])
         for name in names:
             if name not in summary["contenders"]:
                 continue
@@ -168,8 +170,10 @@ def speed_table(summary: Mapping, by_dtype: Mapping[str, Sequence[str]]) -> str:
             speed = found["tokens_per_second"]
             share = limit and f"{speed['median'] / limit:.2f}"
             memory = f"{found['peak_memory'] / 1e9:.2f}"
-            rows.append([name, spread(speed), share, memory])
-    heading = ["contender", "tokens/s", "share of the limit", "peak memory (GB)"]
+            wait = f"{found['compile_seconds']:.1f}"
+            rows.append([name, spread(speed), share, wait, memory])
+    heading = ["contender", "tokens/s", "share of the limit", "compile time (s)"]
+    heading.append("peak memory (GB)")
     return markdown(heading, rows)
 
 

@@ -5,12 +5,14 @@ The runner writes commands and reads replies, each one line of JSON:
     {"command": "prepare", "setting": NAME}    -> {"calls": calls that fill a turn}
     {"command": "run", "calls": N}             -> {"seconds": of a call, "result": ...,
                                                    "peak_memory": in bytes,
+                                                   "compile_seconds": ...,
                                                    "idle_cpu_seconds": ...}
     {"command": "rest"}                        -> {}
 
 `rest` marks the moment from which the process should be still; the next reply to `run`
 says how much processor time it used since then, which betrays threads that spin while
-they wait.
+they wait. `compile_seconds` is how much longer the first call of all took than the
+second, in which nothing was traced or compiled.
 """
 
 from __future__ import annotations
@@ -31,7 +33,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Not a contender: measures the peaks that a limit needs.
 MACHINE = "machine"
-_WARM_UP_CALLS = 2
 _SECONDS_A_TURN = 1.0  # calls shorter than this are repeated within a turn
 
 
@@ -167,20 +168,21 @@ def serve(
         command = json.loads(line)
         if command["command"] == "prepare":
             peer.prepare(work.SETTINGS[command["setting"]])
-            reply(calls=_warm_up(peer, work.check))
+            calls, compiling = _warm_up(peer, work.check)
+            reply(calls=calls)
         elif command["command"] == "rest":
             reply()
             resting_since = time.process_time()
         else:
             idle = time.process_time() - resting_since
-            reply(idle_cpu_seconds=idle, **_run(peer, command["calls"], work.check))
+            found = _run(peer, command["calls"], work.check)
+            reply(idle_cpu_seconds=idle, compile_seconds=compiling, **found)
 
 
 def _warm_up(peer, check):
-    """Runs until all is compiled; returns how many calls fill a turn."""
-    for _ in range(_WARM_UP_CALLS):
-        seconds = _run(peer, 1, check)["seconds"]
-    return math.ceil(_SECONDS_A_TURN / seconds)
+    """Returns how many calls fill a turn, and how many seconds compiling took."""
+    first, second = (_run(peer, 1, check)["seconds"] for _ in range(2))
+    return math.ceil(_SECONDS_A_TURN / second), first - second
 
 
 def _run(peer, calls, check):

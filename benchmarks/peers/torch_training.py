@@ -39,6 +39,9 @@ class TorchPeer(ABC):
             check_compiler()
         self._size = size
         self._model, self._optimizer, self._batches = None, None, []
+        self._loss = (
+            torch.compile(self._mean_loss) if self._compiled else self._mean_loss
+        )
 
     @abstractmethod
     def make_model(self, size: Size, longest: int) -> nn.Module:
@@ -51,9 +54,6 @@ class TorchPeer(ABC):
         self._optimizer = torch.optim.Adam(
             model.parameters(), LEARNING_RATE, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
-        if self._compiled:
-            # In place, so that every call of the model is compiled.
-            self._model.compile()
         self._batches = [
             tuple(
                 torch.from_numpy(ids).long().to(self._device)
@@ -75,17 +75,20 @@ class TorchPeer(ABC):
         with torch.autocast(
             self._device, torch.bfloat16, enabled=self._dtype == torch.bfloat16
         ):
-            logits = self._model(source, target_in)
-            loss = functional.cross_entropy(
-                logits.flatten(0, 1),
-                target_out.flatten(),
-                ignore_index=PAD_ID,
-                label_smoothing=LABEL_SMOOTHING,
-            )
+            loss = self._loss(source, target_in, target_out)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self._optimizer.step()
         return loss.detach()
+
+    def _mean_loss(self, source, target_in, target_out):
+        logits = self._model(source, target_in)
+        return functional.cross_entropy(
+            logits.flatten(0, 1),
+            target_out.flatten(),
+            ignore_index=PAD_ID,
+            label_smoothing=LABEL_SMOOTHING,
+        )
 
 
 class Peer(TorchPeer):
@@ -109,7 +112,7 @@ class Translation(nn.Module):
         self.embedding = nn.Embedding(size.vocabulary_size, size.d_model)
         nn.init.normal_(self.embedding.weight, std=size.d_model**-0.5)
         self.scale = size.d_model**0.5
-        self.register_buffer("positions", _sinusoids(longest, size.d_model))
+        self.register_buffer("positions", sinusoids(longest, size.d_model))
         self.dropout = nn.Dropout(DROPOUT_RATE)
         self.transformer = nn.Transformer(
             size.d_model,
@@ -155,7 +158,8 @@ def check_compiler():
         raise OSError("torch.compile needs a C++ compiler, and none was found.")
 
 
-def _sinusoids(length, d_model):
+def sinusoids(length: int, d_model: int) -> torch.Tensor:
+    """Returns the paper's positions (L, D), sines first."""
     frequencies = 10000.0 ** -(torch.arange(d_model // 2) / (d_model // 2))
     angles = torch.arange(length)[:, None] * frequencies
     return torch.cat([angles.sin(), angles.cos()], -1)
