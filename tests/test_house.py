@@ -24,7 +24,7 @@ PACKAGE = ROOT / "keras_transformer"
 FOLDERS = {
     ".": (11, 1584), "bulk": (4, 704), "cli": (5, 969), "config": (6, 1058),
     "decoding": (4, 914), "exact_training": (6, 716), "export": (7, 1336),
-    "generation": (6, 1115), "importers": (6, 993), "kernels": (9, 1218),
+    "generation": (6, 1116), "importers": (6, 993), "kernels": (9, 1218),
     "layers": (15, 3119), "lite": (2, 449), "models": (10, 1650),
     "playground": (3, 293), "plots": (3, 463), "quickstart": (2, 463),
     "serving": (5, 634), "testing": (6, 577), "text": (8, 1767),

@@ -237,10 +237,11 @@ class Pipeline:
         ids = result.ids  # (B, n_best, T)
         _, count, length = tf.unstack(tf.shape(ids))
         texts = self._detokenize(tf.reshape(ids, (-1, length)))
+        texts = tf.reshape(texts, (-1, ids.shape[1] or count))
         # An empty text, only an end token, has an empty translation.
         empty = (source.lengths <= 1)[:, None]
         outputs = {
-            "translations": tf.where(empty, "", tf.reshape(texts, (-1, ids.shape[1] or count))),
+            "translations": tf.where(empty, "", texts),
             "scores": tf.where(empty, 0.0, result.scores),
             "truncated": source.truncated,
         }
