@@ -151,8 +151,9 @@ def measure_apart(kind: str, length: int, arguments: argparse.Namespace) -> dict
     done = subprocess.run(
         [sys.executable, __file__, "--measure", json.dumps(task)],
         env=os.environ | thread_limits(arguments.threads) | environment,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     if done.returncode:
         words = done.stderr.strip().splitlines() or ["it printed nothing"]
         return {"failure": f"status {done.returncode}: {words[-1]}"}

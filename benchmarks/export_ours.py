@@ -95,12 +95,13 @@ def export(size_name: str, variant: str, folder: Path):
 def _check_sizes(config, size_name):
     size = SIZES[size_name]
     ours = (
-        config.num_encoder_layers, config.num_decoder_layers,
-        config.d_model, config.d_ff, config.num_heads,
-    )  # fmt: skip
-    theirs = (
-        size.num_layers, size.num_layers, size.d_model, size.d_ff, size.num_heads
-    )  # fmt: skip
+        config.num_encoder_layers,
+        config.num_decoder_layers,
+        config.d_model,
+        config.d_ff,
+        config.num_heads,
+    )
+    theirs = (size.num_layers, size.num_layers, size.d_model, size.d_ff, size.num_heads)
     if ours != theirs:
         raise ValueError(
             f"The preset {size_name!r} must have the sizes of the peers: {theirs}. "

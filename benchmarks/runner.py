@@ -108,21 +108,30 @@ def parser(
         "--repeats", type=positive, default=5, help="turns of each (default 5)"
     )
     result.add_argument(
-        "--only", nargs="+", metavar="SETTING", choices=known,
+        "--only",
+        nargs="+",
+        metavar="SETTING",
+        choices=known,
         default=list(settings),
         help=f"of {', '.join(known)} (default {', '.join(settings)})",
-    )  # fmt: skip
+    )
     result.add_argument(
-        "--contenders", nargs="+", metavar="NAME", choices=contenders,
-        default=contenders, help=f"default all: {', '.join(contenders)}",
-    )  # fmt: skip
+        "--contenders",
+        nargs="+",
+        metavar="NAME",
+        choices=contenders,
+        default=contenders,
+        help=f"default all: {', '.join(contenders)}",
+    )
     result.add_argument(
         "--threads", type=positive, default=2, help="of each contender (default 2)"
     )
     result.add_argument(
-        "--output", type=Path, default=Path(f"{benchmark.name}.json"),
+        "--output",
+        type=Path,
+        default=Path(f"{benchmark.name}.json"),
         help="results; the tables go beside it as .md (default %(default)s)",
-    )  # fmt: skip
+    )
     return result
 
 

@@ -95,9 +95,12 @@ def make_model(name: str, vocabulary_size: int, layers: int | None, dtype: str):
     model.compile(Adam(), MaskedCrossentropy(0.1), jit_compile=True)
     model.optimizer.build(model.trainable_variables)
     return model, Size(
-        config.num_encoder_layers, config.d_model, config.d_ff, config.num_heads,
+        config.num_encoder_layers,
+        config.d_model,
+        config.d_ff,
+        config.num_heads,
         vocabulary_size,
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager
@@ -235,9 +238,12 @@ def _parser():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--sizes", nargs="+", default=["base", "big"], metavar="PRESET",
+        "--sizes",
+        nargs="+",
+        default=["base", "big"],
+        metavar="PRESET",
         help="presets of TransformerConfig (default base big)",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--tokens", type=int, default=25_000, help="target tokens (default 25000)"
     )

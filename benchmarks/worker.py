@@ -135,8 +135,10 @@ class Worker:
 def thread_limits(threads: int) -> dict[str, str]:
     """Environment variables that give each library `threads` threads."""
     names = (
-        "OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
-    )  # fmt: skip
+        "OMP_NUM_THREADS",
+        "TF_NUM_INTRAOP_THREADS",
+        "TF_NUM_INTEROP_THREADS",
+    )
     return dict.fromkeys(names, str(threads)) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

@@ -88,10 +88,13 @@ def captioner(model, most, beam_size=4):
         words = ops.full((count, most), PAD, "int32")
         state = seen, words, ops.zeros((), "int32")
         return kt.beam_search(
-            *kt.reordering(step, state, beam_size), beam_size=beam_size,
-            max_lengths=ops.full((count,), most, "int32"), limit=most,
-            special_ids=kt.SpecialIds(PAD, START, END), alpha=0.6,
-        )  # fmt: skip
+            *kt.reordering(step, state, beam_size),
+            beam_size=beam_size,
+            max_lengths=ops.full((count,), most, "int32"),
+            limit=most,
+            special_ids=kt.SpecialIds(PAD, START, END),
+            alpha=0.6,
+        )
 
     return search
 

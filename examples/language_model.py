@@ -42,9 +42,14 @@ def make_model(vocabulary_size, width, layers, updates):
     """Returns a model, compiled with a warm-up and a decay of the learning rate."""
     keras.utils.set_random_seed(1)
     config = kt.LanguageModelConfig(
-        vocabulary_size=vocabulary_size, num_layers=layers, d_model=width,
-        d_ff=4 * width, num_heads=4, norm_first=True, attention_dropout_rate=0.0,
-    )  # fmt: skip
+        vocabulary_size=vocabulary_size,
+        num_layers=layers,
+        d_model=width,
+        d_ff=4 * width,
+        num_heads=4,
+        norm_first=True,
+        attention_dropout_rate=0.0,
+    )
     rate = keras.optimizers.schedules.CosineDecay(
         0.0, updates, alpha=0.1, warmup_target=0.3 / width, warmup_steps=100
     )

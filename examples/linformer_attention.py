@@ -47,9 +47,16 @@ class LinformerAttention(kt.MultiHeadAttention):
         self.value_mixture = self.add_weight(shape, initializer, name="value_mixture")
 
     def attend(
-        self, queries, keys, values, mask=None, causal=False, training=None,
-        with_weights=False, step=None,
-    ):  # fmt: skip
+        self,
+        queries,
+        keys,
+        values,
+        mask=None,
+        causal=False,
+        training=None,
+        with_weights=False,
+        step=None,
+    ):
         length = ops.shape(keys)[2]
         if causal or (mask is not None and mask.shape[2] != 1):
             raise ValueError("`mask` must be the same for all queries, so not causal")

@@ -73,8 +73,11 @@ class LSHAttention(kt.MultiHeadAttention):
         self.hash_vectors = self.add_weight(
             (self.num_rounds, self.key_dim, self.num_buckets // 2),
             keras.initializers.RandomNormal(stddev=1.0, seed=self.seed),
-            dtype="float32", autocast=False, trainable=False, name="hash_vectors",
-        )  # fmt: skip
+            dtype="float32",
+            autocast=False,
+            trainable=False,
+            name="hash_vectors",
+        )
 
     def project_to_heads(self, query, value, key, weights=None):
         if value is not query or key is not query:
@@ -89,9 +92,16 @@ class LSHAttention(kt.MultiHeadAttention):
         return queries, queries, values
 
     def attend(
-        self, queries, keys, values, mask=None, causal=False, training=None,
-        with_weights=False, step=None,
-    ):  # fmt: skip
+        self,
+        queries,
+        keys,
+        values,
+        mask=None,
+        causal=False,
+        training=None,
+        with_weights=False,
+        step=None,
+    ):
         if causal or (mask is not None and mask.shape[2] != 1):
             raise ValueError("`mask` must be the same for all queries, so not causal")
         buckets = hash_buckets(queries, self.hash_vectors)
@@ -103,9 +113,11 @@ class LSHAttention(kt.MultiHeadAttention):
             ops.reshape(x, (-1, *ops.shape(x)[2:])) for x in (queries, values, buckets)
         ]
         outputs = lsh_attention(
-            *groups, self.num_buckets, self.chunk_size,
+            *groups,
+            self.num_buckets,
+            self.chunk_size,
             self.attention_dropout if training else None,
-        )  # fmt: skip
+        )
         outputs = ops.reshape(outputs, ops.shape(values))
         return ops.cast(outputs, values.dtype), None
 

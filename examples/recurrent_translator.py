@@ -116,10 +116,18 @@ class AttentiveDecoder(keras.layers.Layer):
 
 
 def make_model(
-    source_vocabulary_size, target_vocabulary_size, width, units, cell="gru",
-    encoder_layers=1, decoder_layers=1, rate=0.1, attention_units=None,
-    tied="three-way", bidirectional=True,
-):  # fmt: skip
+    source_vocabulary_size,
+    target_vocabulary_size,
+    width,
+    units,
+    cell="gru",
+    encoder_layers=1,
+    decoder_layers=1,
+    rate=0.1,
+    attention_units=None,
+    tied="three-way",
+    bidirectional=True,
+):
     """Returns a model from (source (B, S), target_in (B, T)) to logits (B, T, V)."""
     source = keras.Input((None,), dtype="int32", name="source")
     target_in = keras.Input((None,), dtype="int32", name="target_in")
@@ -143,9 +151,14 @@ def make_model(
     whole = states[:, 0, units:] if bidirectional else states[:, -1]
     tokens = kt.layers.Dropout(rate)(target_embedding(target_in) * width**0.5)
     decoder = AttentiveDecoder(
-        width, units, cell, decoder_layers, rate, attention_units or units,
+        width,
+        units,
+        cell,
+        decoder_layers,
+        rate,
+        attention_units or units,
         name="decoder",
-    )  # fmt: skip
+    )
     logits = target_embedding(decoder(tokens, states, mask, whole), reverse=True)
     return kt.ExactModel((source, target_in), logits)
 
@@ -186,11 +199,15 @@ class Translator:
 
         lengths = ops.sum(ops.cast(mask, "int32"), axis=1) + self.extra
         return kt.beam_search(
-            step, ops.repeat(self.decoder.start(whole), self.beam_size, axis=1),
-            max_lengths=lengths, limit=ops.max(lengths), beam_size=self.beam_size,
-            special_ids=kt.SpecialIds(PAD, START, END), alpha=0.6,
+            step,
+            ops.repeat(self.decoder.start(whole), self.beam_size, axis=1),
+            max_lengths=lengths,
+            limit=ops.max(lengths),
+            beam_size=self.beam_size,
+            special_ids=kt.SpecialIds(PAD, START, END),
+            alpha=0.6,
             constraints=Constraints(self.shortest, never=UNKNOWN),
-        )  # fmt: skip
+        )
 
     def attention(self, source, target_out):
         """Returns the attention (B, T, S) that predicts each target token."""

@@ -62,9 +62,12 @@ def record(count, voices, speeds, speak, seed):
 
 
 def make_model(
-    config, num_classes, per_frame=True, stack=kt.EncoderStack,
+    config,
+    num_classes,
+    per_frame=True,
+    stack=kt.EncoderStack,
     positions=kt.PositionalEncoding,
-):  # fmt: skip
+):
     """Returns a model from frames (B, T, F), zeros for padding, to logits.
 
     The logits are (B, T, classes), or (B, classes) with one class for all frames.

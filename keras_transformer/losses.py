@@ -56,9 +56,11 @@ class MaskedCrossentropy(keras.losses.Loss):
     """
 
     def __init__(
-        self, label_smoothing: float = 0.0, pad_id: int = 0,
+        self,
+        label_smoothing: float = 0.0,
+        pad_id: int = 0,
         name: str = "masked_crossentropy",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
         rule = "a number in [0, 1)"
         check_number("label_smoothing", label_smoothing, rule=rule, minimum=0, below=1)
@@ -73,9 +75,11 @@ class MaskedCrossentropy(keras.losses.Loss):
         return smoothed_crossentropy(y_true, y_pred, self.label_smoothing)
 
     def __call__(
-        self, y_true: TensorLike, y_pred: TensorLike,
+        self,
+        y_true: TensorLike,
+        y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         y_pred = ops.convert_to_tensor(y_pred)
         check_targets(y_true, y_pred.shape, self.pad_id)
         # Keras would count all tokens, or those in the mask of `y_pred`.
@@ -88,10 +92,14 @@ class MaskedCrossentropy(keras.losses.Loss):
         return total / (ops.maximum(self.count(y_true), 1.0) * num_replicas())
 
     def from_states(
-        self, y_true: TensorLike, states: TensorLike, matrix: TensorLike,
-        sample_weight: TensorLike | None = None, training: bool = True,
+        self,
+        y_true: TensorLike,
+        states: TensorLike,
+        matrix: TensorLike,
+        sample_weight: TensorLike | None = None,
+        training: bool = True,
         bias: TensorLike | None = None,
-    ) -> tuple[Tensor, TokenScores]:  # fmt: skip
+    ) -> tuple[Tensor, TokenScores]:
         """As `__call__` with logits states @ matrix.T + bias, never holding all logits.
 
         Takes states (B, T, D), a matrix (V, D) and a bias (V,). Returns the mean loss
@@ -229,9 +237,11 @@ class TokenMean(keras.metrics.Mean):
         self.pad_id = pad_id
 
     def update_state(
-        self, y_true: TensorLike, y_pred: TensorLike,
+        self,
+        y_true: TensorLike,
+        y_pred: TensorLike,
         sample_weight: TensorLike | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Adds a batch: targets (B, T), and logits (B, T, V) or `TokenScores`.
 
         See `MaskedCrossentropy` for targets that are no class.

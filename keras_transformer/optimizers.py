@@ -27,9 +27,11 @@ class Adam(keras.optimizers.Adam):
     """
 
     def update_step(
-        self, gradient: TensorLike, variable: keras.Variable,
+        self,
+        gradient: TensorLike,
+        variable: keras.Variable,
         learning_rate: float | TensorLike,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if keras.backend.backend() != "tensorflow":
             return super().update_step(gradient, variable, learning_rate)
         import tensorflow as tf
@@ -44,13 +46,17 @@ class Adam(keras.optimizers.Adam):
         first, second = adam_moments(self, variable)
         # Keras' formula, with the epsilon of section 2 of the paper.
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle, m=first.value.handle, v=second.value.handle,
+            var=variable.handle,
+            m=first.value.handle,
+            v=second.value.handle,
             beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
             beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
-            lr=tf.cast(learning_rate, dtype), beta1=tf.constant(self.beta_1, dtype),
+            lr=tf.cast(learning_rate, dtype),
+            beta1=tf.constant(self.beta_1, dtype),
             beta2=tf.constant(self.beta_2, dtype),
-            epsilon=tf.constant(self.epsilon, dtype), grad=tf.cast(gradient, dtype),
-        )  # fmt: skip
+            epsilon=tf.constant(self.epsilon, dtype),
+            grad=tf.cast(gradient, dtype),
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -117,9 +123,11 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(
-        self, learning_rate: float, warmup_steps: int,
+        self,
+        learning_rate: float,
+        warmup_steps: int,
         schedule: keras.optimizers.schedules.LearningRateSchedule | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         _check_positive(learning_rate=learning_rate, warmup_steps=warmup_steps)
         self.learning_rate, self.warmup_steps = learning_rate, warmup_steps

@@ -50,9 +50,12 @@ class Translator(TextTranslator):
     """
 
     def __init__(
-        self, model: keras.Model, tokenizers: TokenizerPair,
-        config: DecodingConfig | None = None, shortlist: Shortlist | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: keras.Model,
+        tokenizers: TokenizerPair,
+        config: DecodingConfig | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
         self.tokenizers, self.shortlist = tokenizers, shortlist
         self.config = DecodingConfig() if config is None else config
         self._pipeline = Pipeline(model, tokenizers, self.config, None, shortlist)
@@ -85,9 +88,10 @@ class Translator(TextTranslator):
 
     @classmethod
     def ensemble(
-        cls, members: Sequence[Translator | str | Path],
+        cls,
+        members: Sequence[Translator | str | Path],
         config: DecodingConfig | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Returns a translator that averages the probabilities of several.
 
         Members may differ in size. `align` returns the mean of their attention,

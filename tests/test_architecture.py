@@ -225,9 +225,10 @@ def needed_sections(value):
         needed = {"Args:": takes_arguments(value), "Returns:": returns}
         needed["Raises:"] = raises(value)
     elif (
-        issubclass(value, tuple) or dataclasses.is_dataclass(value)
+        issubclass(value, tuple)
+        or dataclasses.is_dataclass(value)
         or "__init__" not in vars(value)
-    ):  # fmt: skip
+    ):
         return set()  # Named fields say what they are where they stand.
     else:
         made = value.__init__

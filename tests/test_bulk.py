@@ -92,9 +92,11 @@ def resume(source, output, translate=reverse, **options):
 def test_lines_come_out_in_order_and_windows_go_in_the_longest_first(source, tmp_path):
     windows, output = [], tmp_path / "out.txt"
     summary = translate_file(
-        lambda texts: windows.append(texts) or reverse(texts), source, output,
+        lambda texts: windows.append(texts) or reverse(texts),
+        source,
+        output,
         window=WINDOW,
-    )  # fmt: skip
+    )
     assert output.read_bytes() == WHOLE
     assert (summary.sentences, summary.resumed) == (53, 0)
     assert left_over(tmp_path) == ["in.txt", "out.txt"]

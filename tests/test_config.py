@@ -387,8 +387,11 @@ def test_rotary_positions_need_an_even_width_of_heads(config_class):
 
 def test_an_ssru_has_no_attention_to_change():
     for options in (
-        LINEAR, {"attention": "relu"}, {"positions": "rotary"}, {"positions": "alibi"},
-    ):  # fmt: skip
+        LINEAR,
+        {"attention": "relu"},
+        {"positions": "rotary"},
+        {"positions": "alibi"},
+    ):
         with pytest.raises(ValueError, match="`decoder_self_attention` must be 'att"):
             TransformerConfig(decoder_self_attention="ssru", **options)
     TransformerConfig(decoder_self_attention="ssru", num_key_value_heads=2)

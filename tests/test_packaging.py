@@ -43,9 +43,19 @@ def distributions(tmp_path_factory):
     pytest.importorskip("setuptools", "77", "what pyproject.toml builds with")
     folder = tmp_path_factory.mktemp("distributions")
     ignored = shutil.ignore_patterns(
-        "__pycache__", ".git", "*.egg-info", "build", "dist", "runs", "saved_models",
-        ".venv", ".pytest_cache", ".ruff_cache", "data", "shared",
-    )  # fmt: skip
+        "__pycache__",
+        ".git",
+        "*.egg-info",
+        "build",
+        "dist",
+        "runs",
+        "saved_models",
+        ".venv",
+        ".pytest_cache",
+        ".ruff_cache",
+        "data",
+        "shared",
+    )
     shutil.copytree(ROOT, folder / "project", ignore=ignored)
     sdist = build("sdist", folder / "project", folder / "sdist")
     with tarfile.open(sdist) as archive:

@@ -246,9 +246,17 @@ def test_an_unknown_split_is_refused():
 
 def test_quickstart_trains_exports_and_scores(tmp_path, capsys):
     config = CONFIG.with_options(
-        num_encoder_layers=1, num_decoder_layers=1, d_model=16, d_ff=16, num_heads=2,
-        vocabulary_size=400, epochs=1, max_updates=3, beam_size=1, max_extra_length=0,
-    )  # fmt: skip
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        d_model=16,
+        d_ff=16,
+        num_heads=2,
+        vocabulary_size=400,
+        epochs=1,
+        max_updates=3,
+        beam_size=1,
+        max_extra_length=0,
+    )
     given = {"console": Console(width=100), "config": config}
     given["sizes"] = {"train": 300, "valid": 20, "test": 10}
     scores = quickstart(tmp_path / "run", tmp_path / "saved_models", **given)

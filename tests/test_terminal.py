@@ -172,8 +172,10 @@ def test_every_verb_does_without_standard_streams(saved_model, run_directory, tm
     shell = 'exec "$0" -c "$1" "$2" <&- >&- 2>&-'
     subprocess.run(
         ["sh", "-c", shell, sys.executable, CLOSED, commands],
-        cwd=ROOT, check=True, timeout=300,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        timeout=300,
+    )
     assert json.loads(commands.read_text("utf-8")) == list(expected.values())
     assert output.read_text("utf-8").splitlines() == tiny_run.translator()(["a dog"])
     assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")

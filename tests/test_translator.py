@@ -46,9 +46,11 @@ def found_by_the_generator(translator, text, begun=()):
         (np.array([begun], "int32"), np.array([len(begun)], "int32")) if begun else ()
     )
     result = generator_of(translator).search(
-        source, np.array([source.shape[1]], "int32"), *prefix,
+        source,
+        np.array([source.shape[1]], "int32"),
+        *prefix,
         n_best=1 if begun else translator.config.beam_size,
-    )  # fmt: skip
+    )
     rows = zip(result.scores[0], result.ids[0], result.lengths[0], strict=True)
     return [(float(score), ids[:count].numpy().tolist()) for score, ids, count in rows]
 
@@ -194,9 +196,10 @@ def test_samples_are_those_of_the_generator(options):
     for i, (text, found) in enumerate(zip(TEXTS, samples, strict=True)):
         source = np.array([source_ids(translator, text)], "int32")
         uniforms = tf.random.stateless_uniform(
-            [1, translator.config.longest_output], tf.constant([40 + i, 0], tf.int64),
+            [1, translator.config.longest_output],
+            tf.constant([40 + i, 0], tf.int64),
             alg="philox",
-        )  # fmt: skip
+        )
         lengths = np.array([source.shape[1]], "int32")
         drawn = generator.sample(source, lengths, uniforms, np.array([1.5], "float32"))
         ids = drawn.ids[0, 0, : int(drawn.lengths[0, 0])].numpy().tolist()

@@ -22,10 +22,16 @@ def checked(path):
     """Runs mypy on a file; returns its errors and notes as (kind, line, text)."""
     pytest.importorskip("mypy")
     done = in_a_process(
-        "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports",
-        "--no-error-summary", "--config-file=", path.name,
-        cwd=path.parent, env={"MYPYPATH": str(ROOT)},
-    )  # fmt: skip
+        "-m",
+        "mypy",
+        "--follow-imports=silent",
+        "--ignore-missing-imports",
+        "--no-error-summary",
+        "--config-file=",
+        path.name,
+        cwd=path.parent,
+        env={"MYPYPATH": str(ROOT)},
+    )
     assert not done.stderr, done.stderr
     found = []
     for line in done.stdout.splitlines():

@@ -102,9 +102,14 @@ class KillAfter(keras.callbacks.Callback):
 
 
 def run(
-    directory, *callbacks, text=TRAIN, validation=None, screen=None, given=None,
+    directory,
+    *callbacks,
+    text=TRAIN,
+    validation=None,
+    screen=None,
+    given=None,
     **options,
-) -> kt.Translator:  # fmt: skip
+) -> kt.Translator:
     """Trains in a directory with options of `CONFIG` changed, by default silently.
 
     `screen` gets the lines, `given` holds other arguments of `train`.
@@ -112,9 +117,14 @@ def run(
     console = Console(file=screen, width=200, quiet=screen is None)
     config = CONFIG.with_options(**options)
     return train(
-        text, directory, config, validation, console, callbacks=callbacks,
+        text,
+        directory,
+        config,
+        validation,
+        console,
+        callbacks=callbacks,
         **(given or {}),
-    )  # fmt: skip
+    )
 
 
 def last_state(directory) -> State:

@@ -54,10 +54,13 @@ def translate(model, pairs, corpus, length=corpora.LONGEST):
     """Returns greedy translations of the sources, each a text of its tokens."""
     (source, _), _ = corpora.arrays(pairs, corpus.numbers, length)
     ids = kt.beam_search(
-        model.decode_step, model.start_decoding(source, length), beam_size=1,
-        max_lengths=np.full(len(pairs), length, "int32"), limit=length,
+        model.decode_step,
+        model.start_decoding(source, length),
+        beam_size=1,
+        max_lengths=np.full(len(pairs), length, "int32"),
+        limit=length,
         special_ids=kt.SpecialIds(corpora.PAD, corpora.START, corpora.END),
-    ).ids  # fmt: skip
+    ).ids
     rows = keras.ops.convert_to_numpy(ids)[:, 0].tolist()
     return [corpora.text_of(row, corpus.numbers) for row in rows]
 

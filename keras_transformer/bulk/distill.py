@@ -93,17 +93,27 @@ def distill(
         return [_line(*both, several) for both, several in rows]
 
     summary = translate_texts(
-        translations, texts, output, total, window=window,
-        fingerprint=f"{fingerprint} best_of={best_of}", show_progress=show_progress,
-    )  # fmt: skip
+        translations,
+        texts,
+        output,
+        total,
+        window=window,
+        fingerprint=f"{fingerprint} best_of={best_of}",
+        show_progress=show_progress,
+    )
     written = sum(1 for _ in read_lines(Path(output)))
     summary = dataclasses.replace(summary, left_out=summary.sentences - written)
     made_of = {
-        "teacher": repr(teacher), "fingerprint": fingerprint, "best_of": best_of,
-        "pairs_of": pairs.origin, "pairs_digest": pairs.fingerprint(),
-        "pairs": written, "left_out": summary.left_out,
-        "truncated": summary.truncated, "bad_lines": bad_lines.count,
-    }  # fmt: skip
+        "teacher": repr(teacher),
+        "fingerprint": fingerprint,
+        "best_of": best_of,
+        "pairs_of": pairs.origin,
+        "pairs_digest": pairs.fingerprint(),
+        "pairs": written,
+        "left_out": summary.left_out,
+        "truncated": summary.truncated,
+        "bad_lines": bad_lines.count,
+    }
     write_json(facts_path, made_of | dict(facts or {}))
     return summary
 

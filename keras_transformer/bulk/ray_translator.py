@@ -62,9 +62,11 @@ class RayTranslator:
             options = {"logging_level": "ERROR"}
             if not os.environ.get("RAY_ADDRESS"):
                 options |= {
-                    "address": "local", "num_cpus": workers * cpus,
-                    "include_dashboard": False, "log_to_driver": False,
-                }  # fmt: skip
+                    "address": "local",
+                    "num_cpus": workers * cpus,
+                    "include_dashboard": False,
+                    "log_to_driver": False,
+                }
             ray.init(**options)
         available = ray.cluster_resources().get("CPU", 0)
         if available < workers * cpus:

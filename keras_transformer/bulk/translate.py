@@ -37,9 +37,13 @@ _Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
 _MODEL_PARTS = (
-    "saved_model.pb", "variables", "assets", "model.keras", "tokenizer",
+    "saved_model.pb",
+    "variables",
+    "assets",
+    "model.keras",
+    "tokenizer",
     "translator.json",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,14 @@ def translate_file(
         # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     return translate_texts(
-        best_translations(translate), texts, output, total, window=window,
-        fingerprint=fingerprint, show_progress=show_progress,
-    )  # fmt: skip
+        best_translations(translate),
+        texts,
+        output,
+        total,
+        window=window,
+        fingerprint=fingerprint,
+        show_progress=show_progress,
+    )
 
 
 def best_translations(translate: Any) -> Callable[[list[str]], Sequence[Any]]:
@@ -149,11 +158,14 @@ def translate_texts(
     windows = windows_of(texts, window)
     console = Console(stderr=True)
     progress = Progress(
-        *Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, disable=not (show_progress and console.is_terminal),
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not (show_progress and console.is_terminal),
         transient=True,
         speed_estimate_period=600,  # seconds: a window may take minutes
-    )  # fmt: skip
+    )
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
         partial.resume(texts)
         start, times, rate = partial.done.lines, [time.monotonic()], None

@@ -104,10 +104,12 @@ def make_parser() -> argparse.ArgumentParser:
         prog="keras-transformer",
         description="Train a Transformer on pairs of sentences and serve it.",
         examples=(
-            "quickstart", "train --train a.en a.de --valid v.en v.de --run runs/a",
-            'translate runs/a "Two men are talking."', "train --help",
+            "quickstart",
+            "train --train a.en a.de --valid v.en v.de --run runs/a",
+            'translate runs/a "Two men are talking."',
+            "train --help",
         ),
-    )  # fmt: skip
+    )
     parser.set_defaults(quiet=False, json=False)
     parser.verbs = add_verbs(parser, _CALLS)
     version = {"action": "version", "version": ", ".join(versions)}

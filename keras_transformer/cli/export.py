@@ -24,12 +24,16 @@ from keras_transformer.terminal import (
 
 # What CTranslate2 takes of the search; it is told the rest in each call.
 _OF_CTRANSLATE2 = {
-    "alignment_layer", "max_source_length", "max_output_length", "max_extra_length",
-}  # fmt: skip
+    "alignment_layer",
+    "max_source_length",
+    "max_output_length",
+    "max_extra_length",
+}
 _TITLES = {
-    "cross": "decoder to source", "encoder": "encoder to itself",
+    "cross": "decoder to source",
+    "encoder": "encoder to itself",
     "decoder": "decoder to itself",
-}  # fmt: skip
+}
 _DOTS_PER_INCH = 150
 _CORPUS = "corpus/training/pairs.ids"  # of a run
 

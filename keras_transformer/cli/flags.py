@@ -32,8 +32,10 @@ class Parser(argparse.ArgumentParser):
             description=textwrap.fill(description, 78),
             epilog=f"example{'s' * (len(examples) > 1)}:{lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False, add_help=False, **details,
-        )  # fmt: skip
+            allow_abbrev=False,
+            add_help=False,
+            **details,
+        )
 
     def add_general_flags(self, has_rare=False, reports=False):
         """Adds the flags of every verb, as the last group; returns the group."""
@@ -94,11 +96,13 @@ def add_verbs(parser, calls):
         above, _, word = name.rpartition(" ")
         groups = [tables["groups"][group] for group in verb.get("groups", ())]
         own = places[above].add_parser(
-            word, prog=f"keras-transformer {name}", help=verb["help"],
+            word,
+            prog=f"keras-transformer {name}",
+            help=verb["help"],
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
             usage=f"%(prog)s {verb['needs']}[OPTION ...]",
-        )  # fmt: skip
+        )
         own.set_defaults(parser=own, call=calls.get(name))
         parsers[name] = own
         if name not in calls:

@@ -136,12 +136,18 @@ def translate(options):
         for number in cut:
             _warn_of_cut(f"{name}{number}")
         return {
-            "output": options.output, "sentences": len(lines), "truncated": len(cut)
-        }  # fmt: skip
+            "output": options.output,
+            "sentences": len(lines),
+            "truncated": len(cut),
+        }
     summary = bulk.translate_file(
-        translate, source, options.output, window=bulk.WINDOW * (workers or 1),
-        fingerprint=_fingerprint(translator, options), show_progress=not options.quiet,
-    )  # fmt: skip
+        translate,
+        source,
+        options.output,
+        window=bulk.WINDOW * (workers or 1),
+        fingerprint=_fingerprint(translator, options),
+        show_progress=not options.quiet,
+    )
     if not options.quiet:
         print_message(str(summary))
     if summary.truncated:

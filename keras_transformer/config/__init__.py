@@ -14,6 +14,12 @@ from keras_transformer.config.run import (
 from keras_transformer.config.training import TrainingConfig
 
 __all__ = [
-    "DataConfig", "DecodingConfig", "EncoderConfig", "LanguageModelConfig", "RunConfig",
-    "TokenizerConfig", "TrainingConfig", "TransformerConfig",
-]  # fmt: skip
+    "DataConfig",
+    "DecodingConfig",
+    "EncoderConfig",
+    "LanguageModelConfig",
+    "RunConfig",
+    "TokenizerConfig",
+    "TrainingConfig",
+    "TransformerConfig",
+]

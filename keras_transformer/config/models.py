@@ -35,10 +35,13 @@ class TransformerConfig(LayerConfig):
         "position vectors (sinusoidal-halves: Hugging Face's Marian), or rotary or "
         "alibi positions inside self-attention",
         choices=(
-            "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned",
+            "sinusoidal",
+            "sinusoidal-halves",
+            "sinusoidal-marian",
+            "learned",
             *RELATIVE_POSITIONS,
         ),
-    )  # fmt: skip
+    )
     max_positions: int = option(
         512, "number of learned position vectors (tokens)", **ROWS
     )
@@ -60,29 +63,43 @@ class TransformerConfig(LayerConfig):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
         "tiny": dict(
-            num_encoder_layers=4, num_decoder_layers=4, d_model=128, d_ff=256,
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            d_model=128,
+            d_ff=256,
             num_heads=4,
         ),
         "small": dict(
-            num_encoder_layers=3, num_decoder_layers=3, d_model=256, d_ff=1024,
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            d_model=256,
+            d_ff=1024,
             num_heads=4,
         ),
         # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
         "base": dict(),
         "big": dict(
-            d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3,
-            attention_dropout_rate=0.1, activation_dropout_rate=0.1,
+            d_model=1024,
+            d_ff=4096,
+            num_heads=16,
+            dropout_rate=0.3,
+            attention_dropout_rate=0.1,
+            activation_dropout_rate=0.1,
         ),
         # The students of Bergamot, https://github.com/browsermt/students, and wider.
         "student": dict(
-            num_decoder_layers=2, d_model=256, d_ff=1536,
+            num_decoder_layers=2,
+            d_model=256,
+            d_ff=1536,
             decoder_self_attention="ssru",
         ),
         "student-384": dict(
-            num_decoder_layers=4, d_model=384, d_ff=1536,
+            num_decoder_layers=4,
+            d_model=384,
+            d_ff=1536,
             decoder_self_attention="ssru",
         ),
-    }  # fmt: skip
+    }
 
     def __post_init__(self):
         super().__post_init__()

@@ -119,16 +119,20 @@ class DecodingConfig(Config):
         50, "most tokens of an output beyond its source", minimum=0, maximum=MOST_TOKENS
     )
     max_source_length: int = option(
-        256, "longest source; the rest is cut off (tokens, the end token counted)",
-        minimum=2, maximum=MOST_TOKENS,
-    )  # fmt: skip
+        256,
+        "longest source; the rest is cut off (tokens, the end token counted)",
+        minimum=2,
+        maximum=MOST_TOKENS,
+    )
     top_k: int | None = option(
         None, "sample from the k most probable tokens", minimum=1
     )
     top_p: float | None = option(
-        None, "sample from the fewest most probable tokens with this total probability",
-        above=0.0, maximum=1.0,
-    )  # fmt: skip
+        None,
+        "sample from the fewest most probable tokens with this total probability",
+        above=0.0,
+        maximum=1.0,
+    )
     alignment_layer: int = option(
         -1, "decoder layer of alignments, counted from 0; -1 is the last"
     )
@@ -162,42 +166,73 @@ class DecodingConfig(Config):
 
 # For pairs of the verb `distill`. A GPU's larger batches learned 29,000 pairs worse.
 _STUDENT = dict(
-    most_pairs=math.inf, most_pieces=32_000, batch_tokens=4_096, norm_first=True,
-    attention_dropout_rate=0.0, activation_dropout_rate=0.0, warmup_steps=1_000,
-)  # fmt: skip
+    most_pairs=math.inf,
+    most_pieces=32_000,
+    batch_tokens=4_096,
+    norm_first=True,
+    attention_dropout_rate=0.0,
+    activation_dropout_rate=0.0,
+    warmup_steps=1_000,
+)
 # Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
     "micro": dict(
-        most_pairs=8_000, sizes="tiny", most_pieces=2_000, batch_tokens=1_024,
-        norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0, warmup_steps=200, epochs=100,
-        average_checkpoints=10, length_penalty=1.0,
+        most_pairs=8_000,
+        sizes="tiny",
+        most_pieces=2_000,
+        batch_tokens=1_024,
+        norm_first=True,
+        dropout_rate=0.3,
+        attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0,
+        warmup_steps=200,
+        epochs=100,
+        average_checkpoints=10,
+        length_penalty=1.0,
     ),
     "tiny": dict(
-        most_pairs=60_000, sizes="tiny", most_pieces=6_000, batch_tokens=4_096,
-        norm_first=True, dropout_rate=0.3, attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0, warmup_steps=1_000, learning_rate=0.004,
-        epochs=110, average_checkpoints=10, length_penalty=1.0,
+        most_pairs=60_000,
+        sizes="tiny",
+        most_pieces=6_000,
+        batch_tokens=4_096,
+        norm_first=True,
+        dropout_rate=0.3,
+        attention_dropout_rate=0.0,
+        activation_dropout_rate=0.0,
+        warmup_steps=1_000,
+        learning_rate=0.004,
+        epochs=110,
+        average_checkpoints=10,
+        length_penalty=1.0,
     ),
     "small": dict(
-        most_pairs=500_000, sizes="small", most_pieces=8_000, batch_tokens=4_096,
-        norm_first=True, warmup_steps=1_000, length_penalty=1.0,
+        most_pairs=500_000,
+        sizes="small",
+        most_pieces=8_000,
+        batch_tokens=4_096,
+        norm_first=True,
+        warmup_steps=1_000,
+        length_penalty=1.0,
     ),
     "base": dict(most_pairs=math.inf, sizes="base", most_pieces=32_000),
     # Never chosen by the number of pairs: a GPU's step takes up to 47 GB.
     "big": dict(
-        most_pairs=math.inf, sizes="big", most_pieces=32_000,
+        most_pairs=math.inf,
+        sizes="big",
+        most_pieces=32_000,
         average_checkpoints=20,
     ),
     "student": _STUDENT | dict(sizes="student", learning_rate=0.003),
     "student-384": _STUDENT | dict(sizes="student-384"),
-}  # fmt: skip
+}
 # Options that differ from those of the run whose weights are fine-tuned.
 FINE_TUNING = {
-    "batch_tokens": 2048, "schedule": "constant", "learning_rate": 5e-4,
+    "batch_tokens": 2048,
+    "schedule": "constant",
+    "learning_rate": 5e-4,
     "warmup_steps": 100,
-}  # fmt: skip
+}
 # A warm-up is at most this share of a run's updates.
 WARMUP_SHARE = 0.2
 

@@ -86,9 +86,11 @@ class TrainingConfig(Config):
     )
     bleu_sentences: int = option(200, "validation pairs used for BLEU", minimum=1)
     ema_decay: float | None = option(
-        None, "decay of a moving average of the weights, which is validated and saved",
-        above=0.0, below=1.0,
-    )  # fmt: skip
+        None,
+        "decay of a moving average of the weights, which is validated and saved",
+        above=0.0,
+        below=1.0,
+    )
     mixed_precision: str | None = option(
         None,
         "compute in half precision with float32 weights; float16 scales the loss, for "

@@ -10,6 +10,12 @@ from keras_transformer.decoding.tokens import (
 )
 
 __all__ = [
-    "FIRST_ROOM", "Constraints", "DecodingResult", "SpecialIds", "beam_search",
-    "length_penalty", "reordering", "sample",
-]  # fmt: skip
+    "FIRST_ROOM",
+    "Constraints",
+    "DecodingResult",
+    "SpecialIds",
+    "beam_search",
+    "length_penalty",
+    "reordering",
+    "sample",
+]

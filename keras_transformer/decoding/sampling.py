@@ -43,13 +43,20 @@ _ALMOST_ONE = 1.0 - 2.0**-23
 
 
 def sample(
-    step: Callable[..., Any], state: Nest, *, uniforms: TensorLike,
-    temperature: float | TensorLike, max_lengths: TensorLike | Sequence[int],
-    limit: int, special_ids: SpecialIds, top_k: int | None = None,
-    top_p: float | None = None, alpha: float = 0.6,
+    step: Callable[..., Any],
+    state: Nest,
+    *,
+    uniforms: TensorLike,
+    temperature: float | TensorLike,
+    max_lengths: TensorLike | Sequence[int],
+    limit: int,
+    special_ids: SpecialIds,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    alpha: float = 0.6,
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-) -> DecodingResult:  # fmt: skip
+) -> DecodingResult:
     """Samples one output per sentence.
 
     A token is drawn with the probability softmax(logits / temperature) from the tokens

@@ -40,12 +40,20 @@ FIRST_ROOM = 16
 
 
 def beam_search(
-    step: Callable[..., Any], state: Nest, *, max_lengths: TensorLike | Sequence[int],
-    limit: int, special_ids: SpecialIds, beam_size: int = 4, n_best: int = 1,
-    alpha: float = 0.6, length_penalty_form: LengthPenaltyForm = "gnmt",
+    step: Callable[..., Any],
+    state: Nest,
+    *,
+    max_lengths: TensorLike | Sequence[int],
+    limit: int,
+    special_ids: SpecialIds,
+    beam_size: int = 4,
+    n_best: int = 1,
+    alpha: float = 0.6,
+    length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
-    resize: Callable[..., Any] | None = None, ends_within_beam: bool = False,
-) -> DecodingResult:  # fmt: skip
+    resize: Callable[..., Any] | None = None,
+    ends_within_beam: bool = False,
+) -> DecodingResult:
     """Returns the outputs with the highest scores, by beam search.
 
     A score is the log-probability divided by `length_penalty`. Each step extends the N
@@ -296,9 +304,12 @@ def _add_token(position, sentences, candidates, rules):
     totals = ops.where(bound > finished.scores[:, -1:], totals, IMPOSSIBLE)
     ids = write(ids, last_ids, position)
     return sentences._replace(
-        last_ids=last_ids, parents=parents, ids=ids, log_probabilities=totals,
+        last_ids=last_ids,
+        parents=parents,
+        ids=ids,
+        log_probabilities=totals,
         finished=finished,
-    )  # fmt: skip
+    )
 
 
 def _finish(position, sentences, candidates, rules):

@@ -13,7 +13,7 @@ from keras_transformer.exact_training.step import (
     UpdateState,
     inner_optimizer,
     needs_logits,
-)  # fmt: skip
+)
 from keras_transformer.kernels.execution import num_replicas
 from keras_transformer.kernels.keras_private import BuildsFromSpec, compiled_metrics
 

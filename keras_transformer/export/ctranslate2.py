@@ -23,9 +23,12 @@ from keras_transformer.models.transformer import Transformer
 QUANTIZATIONS = {"none": "float32", "float16": "float16", "int8": "int8"}
 # Keras' names of activations, and CTranslate2's.
 _ACTIVATIONS = {
-    "relu": "RELU", "gelu": "GELU", "silu": "SWISH", "tanh": "Tanh",
+    "relu": "RELU",
+    "gelu": "GELU",
+    "silu": "SWISH",
+    "tanh": "Tanh",
     "sigmoid": "Sigmoid",
-}  # fmt: skip
+}
 # Least rows of the table of positions, which limits the texts of CTranslate2.
 _FEWEST_POSITIONS = 1024
 
@@ -120,8 +123,9 @@ def _spec_of(translator):
     longest = max(config.max_source_length, config.longest_output)
     pieces = {}
     for stack, side, part in (
-        ("encoder", "source", spec.encoder), ("decoder", "target", spec.decoder),
-    ):  # fmt: skip
+        ("encoder", "source", spec.encoder),
+        ("decoder", "target", spec.decoder),
+    ):
         _fill_embedding(part, model, side, longest)
         if sizes.norm_first:
             _fill_norm(part.layer_norm, getattr(model, f"{stack}_norm"))

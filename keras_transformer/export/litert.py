@@ -47,9 +47,11 @@ _LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
 
 def export_litert(
-    translator: Any, path: str | Path, quantize: str = "none",
+    translator: Any,
+    path: str | Path,
+    quantize: str = "none",
     languages: Sequence[str] | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a directory for `keras_transformer.lite.LiteTranslator`.
 
     It has model.tflite, the SentencePiece models, translator.json for clients, and
@@ -111,13 +113,15 @@ def export_litert(
         ),
         "score": signature(
             lambda *ids: {"token_log_probabilities": generator.score(*ids)},
-            source=matrix, target=matrix,
+            source=matrix,
+            target=matrix,
         ),
         "attention": signature(
             lambda *ids: {"attention": generator.attention(*ids)},
-            source=matrix, target=matrix,
+            source=matrix,
+            target=matrix,
         ),
-    }  # fmt: skip
+    }
     with creating_directory(path) as temporary:
         (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
         shutil.copyfile(lite.__file__, temporary / "translate.py")

@@ -24,9 +24,14 @@ TEMPLATES = Path(__file__).with_name("templates")
 SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
 # Options that a card shows even at their defaults.
 _SIZES = (
-    "num_encoder_layers", "num_decoder_layers", "d_model", "d_ff", "num_heads",
-    "source_vocabulary_size", "target_vocabulary_size",
-)  # fmt: skip
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "source_vocabulary_size",
+    "target_vocabulary_size",
+)
 _SEARCH = ("beam_size", "length_penalty")
 _ENDED_EARLY = "the training ended while the learning rate still rose"
 _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
@@ -72,19 +77,25 @@ def example_sources(run: str | Path) -> list[str]:
 
 
 def record_scores(
-    directory: str | Path, name: str, fingerprint: str, search: DecodingConfig,
-    scores: dict[str, Any], weights: str | None = None,
-):  # fmt: skip
+    directory: str | Path,
+    name: str,
+    fingerprint: str,
+    search: DecodingConfig,
+    scores: dict[str, Any],
+    weights: str | None = None,
+):
     """Adds the scores of a test set to a run's scores.json.
 
     `weights` is the `weights_digest` of what was scored; default that of now.
     """
     directory = Path(directory)
     entry = {
-        "name": name, "fingerprint": fingerprint,
+        "name": name,
+        "fingerprint": fingerprint,
         "model": weights or weights_digest(directory),
-        "search": search.to_dict(), "scores": scores,
-    }  # fmt: skip
+        "search": search.to_dict(),
+        "scores": scores,
+    }
     with locking(directory / SCORES):
         # Replaces scores of the same lines and search, and all of other weights.
         others = [
@@ -121,9 +132,12 @@ def shown_figure(value: float | None) -> str:
 
 
 def model_card(
-    translator: Any, version: Path, run: str | Path | None = None,
-    languages: Sequence[str] | None = None, dtype: str = "float32",
-) -> str:  # fmt: skip
+    translator: Any,
+    version: Path,
+    run: str | Path | None = None,
+    languages: Sequence[str] | None = None,
+    dtype: str = "float32",
+) -> str:
     """Returns the card of an export to `version`, NAME/VERSION.
 
     Any file of the training run may be missing, except model.keras.

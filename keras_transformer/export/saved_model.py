@@ -32,9 +32,13 @@ from keras_transformer.lite.translator import TextTranslator
 
 # Files for TensorFlow Serving, Docker and Kubernetes beside the versions.
 NAMES = (
-    "models.config", "batching_parameters.txt", "monitoring.config",
-    "docker-compose.yml", "docker-compose.gpu.yml", "kubernetes.yml",
-)  # fmt: skip
+    "models.config",
+    "batching_parameters.txt",
+    "monitoring.config",
+    "docker-compose.yml",
+    "docker-compose.gpu.yml",
+    "kubernetes.yml",
+)
 _SENTENCES = (
     "Good morning.",
     "The train to the coast leaves in ten minutes from the other platform.",
@@ -49,9 +53,12 @@ BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENC
 
 
 def export_saved_model(
-    translator: Any, path: str | Path, dtype: str = "float32",
-    run: str | Path | None = None, languages: Sequence[str] | None = None,
-) -> Path:  # fmt: skip
+    translator: Any,
+    path: str | Path,
+    dtype: str = "float32",
+    run: str | Path | None = None,
+    languages: Sequence[str] | None = None,
+) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
     It contains the tokenizers and the search; loading it does not need this package.

@@ -46,10 +46,13 @@ _SHORTEST = 16
 
 
 def export_web(
-    translator: Any, path: str | Path, quantize: str = "int8",
-    languages: Sequence[str] | None = None, litert_js: str | Path | None = None,
+    translator: Any,
+    path: str | Path,
+    quantize: str = "int8",
+    languages: Sequence[str] | None = None,
+    litert_js: str | Path | None = None,
     run: str | Path | None = None,
-) -> Path:  # fmt: skip
+) -> Path:
     """Writes a folder that any web server serves: it translates in the browser.
 
     Nothing that is typed leaves the browser, and after the first visit the page works

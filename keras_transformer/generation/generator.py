@@ -67,10 +67,15 @@ class _Decoding:
 
     def _draw(self, state, uniforms, temperature, max_lengths, limit, rules):
         return sample(
-            state=state, uniforms=uniforms, temperature=temperature,
-            max_lengths=max_lengths, limit=limit, top_k=self.config.top_k,
-            top_p=self.config.top_p, **rules,
-        )  # fmt: skip
+            state=state,
+            uniforms=uniforms,
+            temperature=temperature,
+            max_lengths=max_lengths,
+            limit=limit,
+            top_k=self.config.top_k,
+            top_p=self.config.top_p,
+            **rules,
+        )
 
 
 class Generator(_Decoding):
@@ -98,9 +103,13 @@ class Generator(_Decoding):
     """
 
     def __init__(
-        self, model: keras.Model, config: DecodingConfig, weights: Nest = None,
-        fixed_shapes: bool = False, shortlist: Shortlist | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: keras.Model,
+        config: DecodingConfig,
+        weights: Nest = None,
+        fixed_shapes: bool = False,
+        shortlist: Shortlist | None = None,
+    ) -> None:
         # Step by step, from a source.
         decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
         super().__init__(
@@ -119,18 +128,22 @@ class Generator(_Decoding):
         source = self._padded_source()
         both = source | {1: self.longest}
         self._searched = compiled(
-            self._search, columns=source | {2: self.longest},
+            self._search,
+            columns=source | {2: self.longest},
             options=self._options_of_search,
-        )  # fmt: skip
+        )
         self._sampled = compiled(self._sample, columns=source)
         self._scored = compiled(self._score, columns=both, cut={1: 1})
         self._attended = compiled(self._attend, columns=both, cut={2: 1, 3: 0})
 
     def search(
-        self, source: TensorLike, lengths: TensorLike | None = None,
-        prefix: TensorLike | None = None, prefix_lengths: TensorLike | int = 0,
+        self,
+        source: TensorLike,
+        lengths: TensorLike | None = None,
+        prefix: TensorLike | None = None,
+        prefix_lengths: TensorLike | int = 0,
         n_best: int = 1,
-    ) -> DecodingResult:  # fmt: skip
+    ) -> DecodingResult:
         """Returns the `n_best` targets of each source, a `DecodingResult`.
 
         Args:
@@ -176,18 +189,25 @@ class Generator(_Decoding):
             rules["step"] = narrow_step
         result = beam_search(
             state=model.start_decoding(source, room, config.beam_size),
-            max_lengths=longest, limit=limit, beam_size=config.beam_size, n_best=n_best,
+            max_lengths=longest,
+            limit=limit,
+            beam_size=config.beam_size,
+            n_best=n_best,
             resize=None if keeps_shapes else model.resize_decoding,
-            ends_within_beam=config.ends_within_beam, **rules,
-        )  # fmt: skip
+            ends_within_beam=config.ends_within_beam,
+            **rules,
+        )
         if self.shortlist is None:
             return result
         return result._replace(ids=ops.take(chosen, result.ids))
 
     def sample(
-        self, source: TensorLike, lengths: TensorLike | None, uniforms: TensorLike,
+        self,
+        source: TensorLike,
+        lengths: TensorLike | None,
+        uniforms: TensorLike,
         temperature: TensorLike,
-    ) -> DecodingResult:  # fmt: skip
+    ) -> DecodingResult:
         """Samples a target of each source, a `DecodingResult`.
 
         `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
@@ -320,9 +340,13 @@ class LanguageSampler(_Decoding):
     """
 
     def __init__(
-        self, model: LanguageModel, top_k: int | None = None,
-        top_p: float | None = None, min_length: int = 1, no_repeat_ngram_size: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        model: LanguageModel,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_length: int = 1,
+        no_repeat_ngram_size: int = 0,
+    ) -> None:
         if not isinstance(model, LanguageModel):
             raise TypeError(
                 "`model` must be a `LanguageModel`; a `Generator` takes models of "
@@ -330,9 +354,12 @@ class LanguageSampler(_Decoding):
             )
         check_constraints(Constraints(min_length, no_repeat_ngram_size))
         config = DecodingConfig(
-            top_k=top_k, top_p=top_p, min_output_length=min_length,
-            no_repeat_ngram_size=no_repeat_ngram_size, length_penalty=0.0,
-        )  # fmt: skip
+            top_k=top_k,
+            top_p=top_p,
+            min_output_length=min_length,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            length_penalty=0.0,
+        )
         super().__init__(model, config)
         longest = model.config.max_positions
         self._drawn = Compiled(
@@ -340,9 +367,12 @@ class LanguageSampler(_Decoding):
         )
 
     def __call__(
-        self, prompts: Sequence[Sequence[int]], length: int, temperature: float = 1.0,
+        self,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        temperature: float = 1.0,
         seed: int = 0,
-    ) -> DecodingResult:  # fmt: skip
+    ) -> DecodingResult:
         prompts = np.asarray(prompts, "int32")
         if prompts.ndim != 2:
             raise ValueError(
@@ -383,9 +413,12 @@ class LanguageSampler(_Decoding):
         )
 
     def draw(
-        self, prompts: TensorLike, uniforms: TensorLike, temperature: TensorLike,
+        self,
+        prompts: TensorLike,
+        uniforms: TensorLike,
+        temperature: TensorLike,
         lengths: TensorLike | None = None,
-    ) -> DecodingResult:  # fmt: skip
+    ) -> DecodingResult:
         """Samples continuations from given numbers; checks nothing.
 
         `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of

@@ -173,8 +173,9 @@ class Pipeline:
         longest = self.config.longest_output
         uniforms = tf.map_fn(
             lambda one: tf.random.stateless_uniform([longest], [one, 0], alg="philox"),
-            seed, fn_output_signature=tf.float32,
-        )  # fmt: skip
+            seed,
+            fn_output_signature=tf.float32,
+        )
         uniforms = tf.reshape(uniforms, (-1, longest))
         inputs = source.ids, source.lengths, uniforms, temperature
         result = self._called(self.generator.sample, *inputs)

@@ -92,9 +92,14 @@ class Shortlist:
 
 
 def learn_shortlist(
-    pairs: Iterable[tuple[TensorLike, TensorLike]], source_size: int, target_size: int,
-    joint: bool = False, best: int = 50, frequent: int = 100, iterations: int = 5,
-) -> Shortlist:  # fmt: skip
+    pairs: Iterable[tuple[TensorLike, TensorLike]],
+    source_size: int,
+    target_size: int,
+    joint: bool = False,
+    best: int = 50,
+    frequent: int = 100,
+    iterations: int = 5,
+) -> Shortlist:
     """Learns a shortlist from pairs of ids, by IBM Model 1.
 
     t(y | x), the probability that the source piece x is translated to y, is estimated

@@ -16,8 +16,12 @@ from keras_transformer.importers.vocabulary import Vocabulary, numbered_pieces
 from keras_transformer.translator import Translator
 
 _ACTIVATIONS = {
-    "relu": "relu", "swish": "silu", "silu": "silu", "gelu": "gelu", "tanh": "tanh",
-}  # fmt: skip
+    "relu": "relu",
+    "swish": "silu",
+    "silu": "silu",
+    "gelu": "gelu",
+    "tanh": "tanh",
+}
 # Options of `MarianConfig` that do not change the logits.
 _IDLE = """
 _name_or_path _num_labels architectures attention_dropout activation_dropout
@@ -36,32 +40,53 @@ is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
 # Options of the model that must be off where they are given.
 _NEEDED = dict.fromkeys(
-    ("normalize_before", "normalize_embedding", "add_final_layer_norm",
-     "add_bias_logits"),
+    (
+        "normalize_before",
+        "normalize_embedding",
+        "add_final_layer_norm",
+        "add_bias_logits",
+    ),
     (False,),
-)  # fmt: skip
+)
 # Search options that are not supported, and the values that turn them off.
 _SEARCH_NEEDED = {
-    "do_sample": (False, None), "num_beam_groups": (1, None),
-    "repetition_penalty": (1, None), "encoder_repetition_penalty": (1, None),
-    "diversity_penalty": (0, None), "encoder_no_repeat_ngram_size": (0, None),
-    "guidance_scale": (1, None), "min_new_tokens": (0, None),
-    "suppress_tokens": (None, []), "begin_suppress_tokens": (None, []),
-    "exponential_decay_length_penalty": (None,), "sequence_bias": (None,),
-    "force_words_ids": (None,), "constraints": (None,), "stop_strings": (None,),
-    "forced_bos_token_id": (None,), "penalty_alpha": (None,),
-}  # fmt: skip
+    "do_sample": (False, None),
+    "num_beam_groups": (1, None),
+    "repetition_penalty": (1, None),
+    "encoder_repetition_penalty": (1, None),
+    "diversity_penalty": (0, None),
+    "encoder_no_repeat_ngram_size": (0, None),
+    "guidance_scale": (1, None),
+    "min_new_tokens": (0, None),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "exponential_decay_length_penalty": (None,),
+    "sequence_bias": (None,),
+    "force_words_ids": (None,),
+    "constraints": (None,),
+    "stop_strings": (None,),
+    "forced_bos_token_id": (None,),
+    "penalty_alpha": (None,),
+}
 # Replacements that turn our path of a weight into their name, in this order.
 _NAMES = {
     "_dense/": "/",
     "coder_layer_": "coder.layers.",
     "_norm/": "_layer_norm/",
     "feed_forward_layer_norm": "final_layer_norm",
-    "self_attention": "self_attn", "cross_attention": "encoder_attn",
-    "feed_forward/hidden": "fc1", "feed_forward/output": "fc2",
-    "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj",
-    "kernel": "weight", "gamma": "weight", "beta": "bias", "/": ".",
-}  # fmt: skip
+    "self_attention": "self_attn",
+    "cross_attention": "encoder_attn",
+    "feed_forward/hidden": "fc1",
+    "feed_forward/output": "fc2",
+    "query": "q_proj",
+    "key": "k_proj",
+    "value": "v_proj",
+    "output": "out_proj",
+    "kernel": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "/": ".",
+}
 
 
 def import_hugging_face(path: str | Path) -> Translator:

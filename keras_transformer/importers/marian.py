@@ -57,11 +57,16 @@ _NEEDED = {
 _SEARCH_NEEDED = {
     "output-sampling": (False, [], ""),
     **dict.fromkeys(
-        ("word-penalty", "force-decode", "no-spm-decode", "no-spm-encode",
-         "right-left"),
+        (
+            "word-penalty",
+            "force-decode",
+            "no-spm-decode",
+            "no-spm-encode",
+            "right-left",
+        ),
         (False,),
     ),
-}  # fmt: skip
+}
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
 # Replacements that turn our path of a weight into Marian's name, in this order.
 _NAMES = {
@@ -72,18 +77,26 @@ _NAMES = {
     "self_attention_norm/": "self_Wo_ln_",
     "cross_attention_norm/": "context_Wo_ln_",
     "feed_forward_norm/": "ffn_ffn_ln_",
-    "ln_gamma": "ln_scale", "ln_beta": "ln_bias",
-    "feed_forward/hidden/kernel": "ffn_W1", "feed_forward/hidden/bias": "ffn_b1",
-    "feed_forward/output/kernel": "ffn_W2", "feed_forward/output/bias": "ffn_b2",
+    "ln_gamma": "ln_scale",
+    "ln_beta": "ln_bias",
+    "feed_forward/hidden/kernel": "ffn_W1",
+    "feed_forward/hidden/bias": "ffn_b1",
+    "feed_forward/output/kernel": "ffn_W2",
+    "feed_forward/output/bias": "ffn_b2",
     "self_attention/input/kernel": "rnn_W",
-    "self_attention/forget/kernel": "rnn_Wf", "self_attention/forget/bias": "rnn_bf",
+    "self_attention/forget/kernel": "rnn_Wf",
+    "self_attention/forget/bias": "rnn_bf",
     "self_attention/": "self_",
     "cross_attention/": "context_",
-    "query/kernel": "Wq", "query/bias": "bq",
-    "key/kernel": "Wk", "key/bias": "bk",
-    "value/kernel": "Wv", "value/bias": "bv",
-    "output/kernel": "Wo", "output/bias": "bo",
-}  # fmt: skip
+    "query/kernel": "Wq",
+    "query/bias": "bq",
+    "key/kernel": "Wk",
+    "key/bias": "bk",
+    "value/kernel": "Wv",
+    "value/bias": "bv",
+    "output/kernel": "Wo",
+    "output/bias": "bo",
+}
 # Marian's numbers of types (src/common/types.h): plain ones, and matrices of integers,
 # which are followed by their multiplier.
 _PLAIN = {0x404: "<f4", 0x402: "<f2", 0x101: "<i1"}
@@ -174,8 +187,16 @@ def _files(folder, search, option, most, *patterns):
 
 def _read_npz(path):
     """Returns the arrays of a `.npz` without unpickling."""
-    failures = (ValueError, EOFError, KeyError, TypeError, MemoryError,
-                NotImplementedError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+    failures = (
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        MemoryError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    )
     with described(f"{path} cannot be read as a .npz of numbers", *failures):
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

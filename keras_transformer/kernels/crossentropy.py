@@ -84,9 +84,12 @@ def fused_crossentropy(
     is_narrow = keras.backend.standardize_dtype(states.dtype) == "float16"
     unit = ops.maximum(ops.max(ops.abs(weights)), 1e-30) if is_narrow else 1.0
     scores, slopes = _over_chunks(
-        tuple(map(ops.stop_gradient, learned)), targets,
-        weights / unit if is_narrow else weights, label_smoothing, gradient,
-    )  # fmt: skip
+        tuple(map(ops.stop_gradient, learned)),
+        targets,
+        weights / unit if is_narrow else weights,
+        label_smoothing,
+        gradient,
+    )
     scores = ops.where(is_class[:, None], scores, math.nan)
     losses, crossentropies, correct = ops.unstack(scores, 3, axis=1)
     # Infinity times a weight of zero is not a number.

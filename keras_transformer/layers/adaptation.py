@@ -50,10 +50,14 @@ def enable_lora(
         raise ValueError(f"{expected}. Received: {model.name!r}, which has none")
     for layer in layers:  # Checks all before it changes one.
         problem = (
-            "is not built" if not layer.built
-            else "has adapters already" if layer.lora_enabled
-            else "has a constraint on its matrix" if layer.kernel_constraint else None
-        )  # fmt: skip
+            "is not built"
+            if not layer.built
+            else "has adapters already"
+            if layer.lora_enabled
+            else "has a constraint on its matrix"
+            if layer.kernel_constraint
+            else None
+        )
         if problem is not None:
             raise ValueError(
                 "`enable_lora` needs layers that are built, without adapters and "

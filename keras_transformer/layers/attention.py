@@ -19,9 +19,12 @@ from keras_transformer.types import Tensor, TensorLike
 
 
 def scaled_dot_product_attention(
-    query: TensorLike, key: TensorLike, value: TensorLike,
-    mask: TensorLike | None = None, dropout: Callable[[Any], Any] | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    query: TensorLike,
+    key: TensorLike,
+    value: TensorLike,
+    mask: TensorLike | None = None,
+    dropout: Callable[[Any], Any] | None = None,
+) -> tuple[Tensor, Tensor]:
     """Computes softmax(Q K^T / sqrt(K)) V, scaled dot-product attention.
 
     Equation 1 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
@@ -54,7 +57,9 @@ def scaled_dot_product_attention(
 
 
 def dot_product_attention(
-    queries, keys, values,  # (B, H, T, K), (B, G, S, K) and (B, G, S, Kv)
+    queries,
+    keys,
+    values,  # (B, H, T, K), (B, G, S, K) and (B, G, S, Kv)
     mask=None,  # boolean, broadcasts to (B, H, T, S)
     bias=None,  # float, added to the scores
     weigh=masked_softmax,  # function of scores and mask
@@ -62,7 +67,7 @@ def dot_product_attention(
     fused=False,  # use a fused kernel: False never, None where faster, True always
     score=None,  # function of queries and keys; default their product
     with_weights=False,  # whether the attention weights are needed
-):  # fmt: skip
+):
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
     # Queries are scaled already.
     if fused is not False:

@@ -127,9 +127,13 @@ class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
     ) -> keras.layers.Dense:
         """Returns a `Dense` layer with these options; override to use another."""
         return keras.layers.Dense(
-            units, use_bias=use_bias, dtype=self.dtype_policy, name=name,
-            **self.weight_options(), **options,
-        )  # fmt: skip
+            units,
+            use_bias=use_bias,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.weight_options(),
+            **options,
+        )
 
     def compute_mask(self, inputs: TensorLike, previous_mask: Any) -> Tensor | None:
         """Returns the Keras mask of the first input."""
@@ -253,9 +257,12 @@ class FeedForward(ComposedLayer):
     """
 
     def __init__(
-        self, d_ff: int, activation: Activation = "relu", dropout_rate: float = 0.0,
+        self,
+        d_ff: int,
+        activation: Activation = "relu",
+        dropout_rate: float = 0.0,
         **options: Unpack[WeightOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(**options)
         check_size("d_ff", d_ff)
         check_rate("dropout_rate", dropout_rate)

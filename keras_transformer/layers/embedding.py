@@ -27,7 +27,7 @@ from keras_transformer.types import (
     Shape,
     Tensor,
     TensorLike,
-)  # fmt: skip
+)
 
 Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 Positions: TypeAlias = Literal[Sinusoids, "learned", "none"]
@@ -119,9 +119,12 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     """
 
     def __init__(
-        self, positions: Positions = "sinusoidal", max_length: int | None = None,
-        dropout_rate: float = 0.0, **kwargs: Unpack[LayerOptions],
-    ) -> None:  # fmt: skip
+        self,
+        positions: Positions = "sinusoidal",
+        max_length: int | None = None,
+        dropout_rate: float = 0.0,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:
         super().__init__(**kwargs)
         _check_kind("positions", positions, POSITIONS)
         check_rate("dropout_rate", dropout_rate)
@@ -137,15 +140,18 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
         if self.positions == "learned":
             check_known_width(self, inputs=input_shape)
             self.position_embeddings = self.add_weight(
-                (self.max_length, input_shape[-1]), name="position_embeddings",
+                (self.max_length, input_shape[-1]),
+                name="position_embeddings",
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
-            )  # fmt: skip
+            )
         self.built = True
 
     def call(
-        self, inputs: TensorLike, start: int | TensorLike = 0,
+        self,
+        inputs: TensorLike,
+        start: int | TensorLike = 0,
         training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         if self.positions == "none":
             return self.dropout(inputs, training=training)
         check_known_width(self, inputs=inputs.shape)
@@ -211,13 +217,19 @@ class PositionalEmbedding(PositionalEncoding):
     """
 
     def __init__(
-        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0,
-        positions: Positions = "sinusoidal", max_length: int | None = None,
-        pad_id: int | None = None, *,
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        dropout_rate: float = 0.0,
+        positions: Positions = "sinusoidal",
+        max_length: int | None = None,
+        pad_id: int | None = None,
+        *,
         embeddings_initializer: Initializer | None = None,
         embeddings_regularizer: Regularizer | None = None,
-        embeddings_constraint: Constraint | None = None, **kwargs: Unpack[LayerOptions],
-    ) -> None:  # fmt: skip
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Unpack[LayerOptions],
+    ) -> None:
         super().__init__(positions, max_length, dropout_rate, **kwargs)
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
@@ -231,13 +243,16 @@ class PositionalEmbedding(PositionalEncoding):
         if initializer is None:
             initializer = keras.initializers.RandomNormal(stddev=d_model**-0.5)
         self.token_embedding = keras.layers.ReversibleEmbedding(
-            vocabulary_size, d_model, name="token_embedding", dtype=self.dtype_policy,
+            vocabulary_size,
+            d_model,
+            name="token_embedding",
+            dtype=self.dtype_policy,
             embeddings_initializer=initializer,
             embeddings_regularizer=embeddings_regularizer,
             embeddings_constraint=embeddings_constraint,
             # In mixed precision Keras would compute the logits in float32.
             reverse_dtype=self.compute_dtype,
-        )  # fmt: skip
+        )
         self.token_embedding.supports_masking = True  # Else Keras warns.
 
     @property
@@ -250,9 +265,12 @@ class PositionalEmbedding(PositionalEncoding):
         super().build((None, None, self.d_model))  # (B, T, D)
 
     def call(
-        self, ids: TensorLike, start: int | TensorLike = 0,
-        training: bool | None = None, reverse: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        ids: TensorLike,
+        start: int | TensorLike = 0,
+        training: bool | None = None,
+        reverse: bool = False,
+    ) -> Tensor:
         if reverse:
             self._check_states(ids)
             return self.token_embedding(ids, reverse=True)
@@ -286,9 +304,12 @@ class PositionalEmbedding(PositionalEncoding):
         return (*input_shape[:2], self.vocabulary_size if reverse else self.d_model)
 
     def compute_output_spec(
-        self, ids: TensorLike, start: int | TensorLike = 0,
-        training: bool | None = None, reverse: bool = False,
-    ) -> keras.KerasTensor:  # fmt: skip
+        self,
+        ids: TensorLike,
+        start: int | TensorLike = 0,
+        training: bool | None = None,
+        reverse: bool = False,
+    ) -> keras.KerasTensor:
         # Keras' own would not pass `reverse` on.
         if reverse:
             self._check_states(ids)

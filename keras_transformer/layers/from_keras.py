@@ -89,14 +89,21 @@ def layer_from_keras_hub(cls, layer):
         _check_floats(layer, [*one.values(), parts["hidden"], parts["output"]])
     rate = float(layer.dropout)
     taken = cls(
-        layer.num_heads, layer.intermediate_dim, activation=layer.activation,
-        key_dim=parts["self_attention"].key_dim, use_bias=True,
-        dropout_rate=rate, attention_dropout_rate=rate, activation_dropout_rate=0.0,
-        norm_first=layer.normalize_first, layer_norm_epsilon=layer.layer_norm_epsilon,
+        layer.num_heads,
+        layer.intermediate_dim,
+        activation=layer.activation,
+        key_dim=parts["self_attention"].key_dim,
+        use_bias=True,
+        dropout_rate=rate,
+        attention_dropout_rate=rate,
+        activation_dropout_rate=0.0,
+        norm_first=layer.normalize_first,
+        layer_norm_epsilon=layer.layer_norm_epsilon,
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
-        dtype=layer.dtype_policy, name=layer.name,
-    )  # fmt: skip
+        dtype=layer.dtype_policy,
+        name=layer.name,
+    )
     last = projections[attentions[-1]]
     widths = last["query"].kernel.shape[0], last["value"].kernel.shape[0]
     taken.build(*((None, None, width) for width in widths[: len(attentions)]))

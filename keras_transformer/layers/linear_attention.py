@@ -135,10 +135,16 @@ class LinearAttention(MultiHeadAttention):
         return self.feature_map(queries), self.feature_map(keys)
 
     def attend(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
-        mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False, step: Any = None,
-    ) -> tuple[Tensor, None]:  # fmt: skip
+        self,
+        queries: TensorLike,
+        keys: TensorLike,
+        values: TensorLike,
+        mask: TensorLike | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+        with_weights: bool = False,
+        step: Any = None,
+    ) -> tuple[Tensor, None]:
         if causal and queries.shape[2] != keys.shape[2]:
             expected = "`use_causal_mask` needs as many queries as keys"
             received = f"{queries.shape[2]} and {keys.shape[2]}"
@@ -207,9 +213,14 @@ class PerformerAttention(LinearAttention):
     """
 
     def __init__(
-        self, num_heads: int, key_dim: int, value_dim: int | None = None,
-        num_features: int | None = None, seed: int | None = None, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        num_features: int | None = None,
+        seed: int | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(num_heads, key_dim, value_dim, seed=seed, **options)
         check_size("num_features", num_features, optional=True)
         check_number("seed", seed, int, optional=True, minimum=0)
@@ -223,10 +234,13 @@ class PerformerAttention(LinearAttention):
     def add_own_weights(self) -> None:
         numbers = self._draw(self.seed)
         self.random_features = self.add_weight(
-            numbers.shape, name="random_features", trainable=False, dtype="float32",
+            numbers.shape,
+            name="random_features",
+            trainable=False,
+            dtype="float32",
             autocast=False,
             initializer=lambda shape, dtype=None: ops.convert_to_tensor(numbers),
-        )  # fmt: skip
+        )
 
     def _draw(self, seed):
         seed = random.randrange(2**31) if seed is None else seed

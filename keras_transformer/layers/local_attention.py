@@ -56,11 +56,16 @@ class LocalAttention(MultiHeadAttention):
         self.window = window
 
     def attend(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
-        mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False,
+        self,
+        queries: TensorLike,
+        keys: TensorLike,
+        values: TensorLike,
+        mask: TensorLike | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+        with_weights: bool = False,
         step: PreparedMask | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
         if step is not None and step.places is not None:
             mask = ops.logical_and(mask, within_window(*step.places, self.window))
             bias = attention_bias(mask, queries.dtype)
@@ -99,9 +104,14 @@ class LocalAttention(MultiHeadAttention):
         in_window = within_window(own[:, None], near[None], self.window, causal)
         mask = ops.logical_and(is_key, in_window)  # (B or 1, 1, M, C, C')
         outputs, _ = dot_product_attention(
-            split_blocks(queries, size), surroundings(keys), surroundings(values), mask,
-            bias, self.weigh, dropout=self.attention_dropout if training else None,
-        )  # fmt: skip
+            split_blocks(queries, size),
+            surroundings(keys),
+            surroundings(values),
+            mask,
+            bias,
+            self.weigh,
+            dropout=self.attention_dropout if training else None,
+        )
         return join_blocks(outputs, length), None
 
     def get_config(self) -> dict[str, Any]:

@@ -18,19 +18,19 @@ from keras_transformer.layers.attention import (
     is_recording,
     record_attention,
     refuse_fused,
-)  # fmt: skip
+)
 from keras_transformer.layers.basic import (
     ComposedLayer,
     Dropout,
     affine,
     joined,
     project,
-)  # fmt: skip
+)
 from keras_transformer.layers.from_keras import attention_from_keras
 from keras_transformer.layers.relative_positions import (
     RelativePositions,
     relative_positions,
-)  # fmt: skip
+)
 from keras_transformer.masks import causal_mask, combined_mask
 from keras_transformer.types import (
     Nest,
@@ -116,14 +116,21 @@ class MultiHeadAttention(ComposedLayer):
     equals_keras = True  # whether Keras has an equal layer, for `from_keras`
 
     def __init__(
-        self, num_heads: int, key_dim: int, value_dim: int | None = None,
-        dropout: float = 0.0, use_bias: bool = True, output_shape: int | None = None,
-        *, flash_attention: bool | None = None,
-        activity_regularizer: Regularizer | None = None, seed: int | None = None,
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | None = None,
+        *,
+        flash_attention: bool | None = None,
+        activity_regularizer: Regularizer | None = None,
+        seed: int | None = None,
         num_key_value_heads: int | None = None,
         positions: Literal["rotary", "alibi"] | RelativePositions | None = None,
         **options: Unpack[ProjectionOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(**options)
         check_size("num_heads", num_heads)
         check_size("key_dim", key_dim)
@@ -186,9 +193,11 @@ class MultiHeadAttention(ComposedLayer):
         return attention_from_keras(cls, layer)
 
     def build(
-        self, query_shape: Shape, value_shape: Shape | None = None,
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
         key_shape: Shape | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
         if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
@@ -211,13 +220,19 @@ class MultiHeadAttention(ComposedLayer):
         """Adds weights beside the projections; a subclass overrides it."""
 
     def call(
-        self, query: TensorLike, value: TensorLike | None = None,
-        key: TensorLike | None = None, query_mask: TensorLike | None = None,
-        value_mask: TensorLike | None = None, key_mask: TensorLike | None = None,
-        attention_mask: TensorLike | None = None, return_attention_scores: bool = False,
-        training: bool | None = None, use_causal_mask: bool = False,
+        self,
+        query: TensorLike,
+        value: TensorLike | None = None,
+        key: TensorLike | None = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: TensorLike | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
         mask: TensorLike | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> Tensor | tuple[Tensor, Tensor]:
         value = query if value is None else value
         key = value if key is None else key
         masks = mask, value_mask, key_mask, attention_mask
@@ -246,11 +261,16 @@ class MultiHeadAttention(ComposedLayer):
         return (output, attention_weights) if return_attention_scores else output
 
     def attend(
-        self, queries: TensorLike, keys: TensorLike, values: TensorLike,
-        mask: TensorLike | None = None, causal: bool = False,
-        training: bool | None = None, with_weights: bool = False,
+        self,
+        queries: TensorLike,
+        keys: TensorLike,
+        values: TensorLike,
+        mask: TensorLike | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+        with_weights: bool = False,
         step: PreparedMask | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor | None]:
         """Attends with all heads, in a call and in a step of decoding.
 
         Args:
@@ -290,9 +310,12 @@ class MultiHeadAttention(ComposedLayer):
         return dot_product_attention(queries, keys, values, mask, bias, *options)
 
     def project_to_heads(
-        self, query: TensorLike, value: TensorLike, key: TensorLike,
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike,
         weights: Nest = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Projects to heads; equal inputs share one product."""
         denses = [self.query_dense, self.key_dense, self.value_dense]
         scale = self.query_scale
@@ -410,9 +433,11 @@ class MultiHeadAttention(ComposedLayer):
         return ops.reshape(merged, (-1, hypotheses, merged.shape[-1]))
 
     def compute_output_shape(
-        self, query_shape: Shape, value_shape: Shape | None = None,
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
         key_shape: Shape | None = None,
-    ) -> Shape:  # fmt: skip
+    ) -> Shape:
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:

@@ -48,9 +48,14 @@ class FeatureEmbedding(PositionalEmbedding):
     """
 
     def __init__(
-        self, vocabulary_size: int, d_model: int, dropout_rate: float = 0.0, *,
-        pad_id: int = 0, **options: Any,
-    ) -> None:  # fmt: skip
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        dropout_rate: float = 0.0,
+        *,
+        pad_id: int = 0,
+        **options: Any,
+    ) -> None:
         check_number("pad_id", pad_id, int)
         first = vocabulary_size, d_model, dropout_rate
         super().__init__(*first, pad_id=pad_id, **options)
@@ -99,9 +104,12 @@ class PatchEmbedding(keras.layers.Layer):
     """
 
     def __init__(
-        self, image_shape: Sequence[int], patch_size: int, d_model: int,
+        self,
+        image_shape: Sequence[int],
+        patch_size: int,
+        d_model: int,
         **kwargs: Unpack[LayerOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(**kwargs)
         check_size("patch_size", patch_size)
         check_size("d_model", d_model)
@@ -121,9 +129,13 @@ class PatchEmbedding(keras.layers.Layer):
         self.num_patches = height // patch_size * (width // patch_size)  # S
         # A convolution whose stride is its size projects each patch.
         self.patch_map = keras.layers.Conv2D(
-            d_model, patch_size, strides=patch_size, data_format="channels_last",
-            dtype=self.dtype_policy, name="patch_map",
-        )  # fmt: skip
+            d_model,
+            patch_size,
+            strides=patch_size,
+            data_format="channels_last",
+            dtype=self.dtype_policy,
+            name="patch_map",
+        )
         self.input_spec = keras.InputSpec(shape=(None, *self.image_shape))
 
     def build(self, input_shape: Shape | None = None) -> None:

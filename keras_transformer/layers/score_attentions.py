@@ -89,10 +89,12 @@ class MultiHeadAdditiveAttention(MultiHeadAttention):
     def add_own_weights(self) -> None:
         # Each head's w is a column: initializers take the first axis for the inputs.
         self.score_kernel = self.add_weight(
-            (self.key_dim, self.num_heads), self.kernel_initializer,
-            regularizer=self.kernel_regularizer, constraint=self.kernel_constraint,
+            (self.key_dim, self.num_heads),
+            self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
             name="score_kernel",
-        )  # fmt: skip
+        )
 
     def score(self, queries: TensorLike, keys: TensorLike) -> Tensor:
         """(B, H, T, K) and (B, G, S, K) --> (B, H, T, S)."""
@@ -148,9 +150,12 @@ class AdditiveAttention(ComposedLayer):
     """
 
     def __init__(
-        self, units: int, dropout_rate: float = 0.0, use_bias: bool = False,
+        self,
+        units: int,
+        dropout_rate: float = 0.0,
+        use_bias: bool = False,
         **options: Unpack[WeightOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(**options)
         check_size("units", units)
         check_rate("dropout_rate", dropout_rate)
@@ -171,16 +176,23 @@ class AdditiveAttention(ComposedLayer):
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.score_kernel = self.add_weight(
-            (self.units,), self.kernel_initializer, name="score_kernel",
-            regularizer=self.kernel_regularizer, constraint=self.kernel_constraint,
-        )  # fmt: skip
+            (self.units,),
+            self.kernel_initializer,
+            name="score_kernel",
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
         self.built = True
 
     def call(
-        self, query: TensorLike, value: TensorLike, key: TensorLike | None = None,
-        mask: TensorLike | None = None, training: bool | None = None,
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike | None = None,
+        mask: TensorLike | None = None,
+        training: bool | None = None,
         return_attention_scores: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> Tensor | tuple[Tensor, Tensor]:
         key = value if key is None else key
         mask = carried_mask(key) if mask is None else mask
         (keys,) = project([self.key_dense], key)
@@ -188,9 +200,13 @@ class AdditiveAttention(ComposedLayer):
         return (output, weights) if return_attention_scores else output
 
     def attend(
-        self, query: TensorLike, projected_key: TensorLike, value: TensorLike,
-        mask: TensorLike | None = None, training: bool | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        query: TensorLike,
+        projected_key: TensorLike,
+        value: TensorLike,
+        mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Returns output and weights for keys (B, S, U) projected by `key_dense`."""
         (queries,) = project([self.query_dense], query)
         value = ops.cast(value, self.compute_dtype)

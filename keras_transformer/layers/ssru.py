@@ -57,9 +57,12 @@ class SSRU(ComposedLayer):
         self.built = True
 
     def call(
-        self, inputs: TensorLike, mask: TensorLike | None = None,
-        use_causal_mask: bool = True, training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        inputs: TensorLike,
+        mask: TensorLike | None = None,
+        use_causal_mask: bool = True,
+        training: bool | None = None,
+    ) -> Tensor:
         if not use_causal_mask:
             raise ValueError(
                 "`use_causal_mask` must be True: an SSRU sees only the past. Received: "

@@ -154,18 +154,25 @@ class TransformerLayer(ComposedLayer):
             if self.attention_window is not None:
                 options["window"] = self.attention_window
         return kind(
-            num_heads=self.num_heads, key_dim=self.key_dim or d_model // self.num_heads,
-            value_dim=self.value_dim, dropout=self.attention_dropout_rate,
-            use_bias=self.use_bias, num_key_value_heads=self.num_key_value_heads,
+            num_heads=self.num_heads,
+            key_dim=self.key_dim or d_model // self.num_heads,
+            value_dim=self.value_dim,
+            dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias,
+            num_key_value_heads=self.num_key_value_heads,
             **options,
-        )  # fmt: skip
+        )
 
     def make_feed_forward(self, name: str) -> keras.layers.Layer:
         """Returns the feed-forward sub-layer `name`; override to replace it."""
         return FeedForward(
-            self.d_ff, self.activation, dropout_rate=self.activation_dropout_rate,
-            dtype=self.dtype_policy, name=name, **self.weight_options(),
-        )  # fmt: skip
+            self.d_ff,
+            self.activation,
+            dropout_rate=self.activation_dropout_rate,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.weight_options(),
+        )
 
     def make_norm(self, name: str) -> keras.layers.Layer:
         """Returns the normalisation `name`; override to replace it."""
@@ -196,9 +203,11 @@ class TransformerLayer(ComposedLayer):
         return x if self.norm_first else norm(x, training=training)
 
     def call(
-        self, inputs: TensorLike, mask: TensorLike | None = None,
+        self,
+        inputs: TensorLike,
+        mask: TensorLike | None = None,
         training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         causal = {"use_causal_mask": True} if self.causal else {}
         attend = partial(self.self_attention, mask=mask, training=training, **causal)
         transform = partial(self.feed_forward, training=training)
@@ -294,9 +303,14 @@ class CausalLayer(TransformerLayer):
         return self.self_attention.initial_cache(sentences, hypotheses, length)
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, masks: Nest, weights: Nest,
+        self,
+        inputs: TensorLike,
+        cache: Nest,
+        place: Nest,
+        masks: Nest,
+        weights: Nest,
         source: Nest = None,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+    ) -> tuple[Tensor, Nest]:
         """Computes one position of N hypotheses per sentence, as `call` does.
 
         Returns the output (B, N, D) and the new cache.
@@ -365,10 +379,13 @@ class DecoderLayer(CausalLayer):
         return tuple(inputs_shape)
 
     def call(
-        self, inputs: TensorLike, encoder_output: TensorLike,
-        mask: TensorLike | None = None, encoder_output_mask: TensorLike | None = None,
+        self,
+        inputs: TensorLike,
+        encoder_output: TensorLike,
+        mask: TensorLike | None = None,
+        encoder_output_mask: TensorLike | None = None,
         training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         mask = carried_mask(inputs) if mask is None else mask
         causal = {"mask": mask, "use_causal_mask": True, "training": training}
         look_back = partial(self.self_attention, **causal)

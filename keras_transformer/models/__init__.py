@@ -8,6 +8,13 @@ from keras_transformer.models.masked_tokens import MaskedTokens
 from keras_transformer.models.transformer import Transformer
 
 __all__ = [
-    "Encoder", "EncoderStack", "Ensemble", "LanguageModel", "MaskedLanguageModel",
-    "MaskedTokens", "Tagger", "TextClassifier", "Transformer",
-]  # fmt: skip
+    "Encoder",
+    "EncoderStack",
+    "Ensemble",
+    "LanguageModel",
+    "MaskedLanguageModel",
+    "MaskedTokens",
+    "Tagger",
+    "TextClassifier",
+    "Transformer",
+]

@@ -62,9 +62,11 @@ class EncoderStack(Configured, keras.layers.Layer):
         self.built = True
 
     def call(
-        self, states: TensorLike, mask: TensorLike | None = None,
+        self,
+        states: TensorLike,
+        mask: TensorLike | None = None,
         training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         for layer in self.encoder_layers:
             states = layer(states, mask=mask, training=training)
         return states if self.norm is None else self.norm(states, training=training)
@@ -106,16 +108,22 @@ class Encoder(Configured, keras.layers.Layer):
     whole_parts = ("embedding",)
 
     def __init__(
-        self, config: EncoderConfig, embedding: int | keras.layers.Layer,
+        self,
+        config: EncoderConfig,
+        embedding: int | keras.layers.Layer,
         **kwargs: Unpack[LayerOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config, **kwargs)
         if not isinstance(embedding, keras.layers.Layer):
             embedding = PositionalEmbedding(
-                embedding, config.d_model, config.dropout_rate,
-                positions="none" if config.positions else "sinusoidal", pad_id=0,
-                dtype=self.dtype_policy, name="embedding",
-            )  # fmt: skip
+                embedding,
+                config.d_model,
+                config.dropout_rate,
+                positions="none" if config.positions else "sinusoidal",
+                pad_id=0,
+                dtype=self.dtype_policy,
+                name="embedding",
+            )
         self.embedding = embedding
         self.stack = EncoderStack(config, dtype=self.dtype_policy, name="stack")
         self.supports_masking = True
@@ -128,9 +136,11 @@ class Encoder(Configured, keras.layers.Layer):
         self.built = True
 
     def call(
-        self, inputs: TensorLike, training: bool | None = None,
+        self,
+        inputs: TensorLike,
+        training: bool | None = None,
         mask: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         states = self.embedding(inputs, training=training)
         return self.stack(states, mask=mask, training=training)
 

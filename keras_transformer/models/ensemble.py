@@ -91,9 +91,12 @@ class Ensemble(ExportableModel):
         return outputs, mask
 
     def decode_states(
-        self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
-        source_mask: TensorLike, training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        target_in: TensorLike,
+        encoder_output: Sequence[TensorLike],
+        source_mask: TensorLike,
+        training: bool | None = None,
+    ) -> Tensor:
         """Returns the states of all members side by side, (B, T, sum of D)."""
         parts = zip(self.members, encoder_output, strict=True)
         states = [
@@ -109,9 +112,12 @@ class Ensemble(ExportableModel):
         return _log_of_mean(scores)
 
     def attention(
-        self, target_in: TensorLike, encoder_output: Sequence[TensorLike],
-        source_mask: TensorLike, layer: int = -1,
-    ) -> Tensor:  # fmt: skip
+        self,
+        target_in: TensorLike,
+        encoder_output: Sequence[TensorLike],
+        source_mask: TensorLike,
+        layer: int = -1,
+    ) -> Tensor:
         """Returns the attention (B, M, T, S) of each member, averaged over heads."""
         parts = zip(self.members, encoder_output, strict=True)
         weights = [m.attention(target_in, x, source_mask, layer) for m, x in parts]
@@ -137,9 +143,12 @@ class Ensemble(ExportableModel):
         return tuple(m.resize_decoding(own, sentences, length) for m, own in parts)
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike, state: Nest,
+        self,
+        ids: TensorLike,
+        parents: TensorLike,
+        state: Nest,
         weights: Nest = None,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+    ) -> tuple[Tensor, Nest]:
         """Returns the next token's log-probabilities (R, V), float32, and the state."""
         weights = self.decoding_weights() if weights is None else weights
         parts = zip(self.members, state, weights, strict=True)

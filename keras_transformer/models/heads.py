@@ -123,9 +123,11 @@ class Tagger(ExactTraining, EncoderHead):
         self._make_output_map(num_tags, None, None)
 
     def call(
-        self, inputs: TensorLike, training: bool | None = None,
+        self,
+        inputs: TensorLike,
+        training: bool | None = None,
         mask: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         return self.output_map(self.encoder(inputs, training=training, mask=mask))
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
@@ -163,10 +165,12 @@ class TextClassifier(EncoderHead):
     """
 
     def __init__(
-        self, encoder: Encoder, num_classes: int,
+        self,
+        encoder: Encoder,
+        num_classes: int,
         pooling: Literal["mean", "class_token"] = "mean",
         **kwargs: Unpack[BasicOptions],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(encoder, **kwargs)
         check_size("num_classes", num_classes)
         check_choice("pooling", pooling, ("mean", "class_token"))
@@ -180,16 +184,20 @@ class TextClassifier(EncoderHead):
         self._make_output_map(num_classes, None)
 
     def call(
-        self, inputs: TensorLike, training: bool | None = None,
+        self,
+        inputs: TensorLike,
+        training: bool | None = None,
         mask: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         state = self.sentence_state(inputs, training=training, mask=mask)
         return self.output_map(self.dropout(state, training=training))
 
     def sentence_state(
-        self, inputs: TensorLike, training: bool | None = None,
+        self,
+        inputs: TensorLike,
+        training: bool | None = None,
         mask: TensorLike | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Returns the pooled state (B, D), zeros for a row of padding only."""
         states = self.encoder.embedding(inputs, training=training)
         mask = carried_mask(states) if mask is None else mask
@@ -256,9 +264,11 @@ class MaskedLanguageModel(ExactTraining, EncoderHead):
         self.built = True
 
     def call(
-        self, inputs: TensorLike, training: bool | None = None,
+        self,
+        inputs: TensorLike,
+        training: bool | None = None,
         return_states: bool = False,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         states = self.encoder(inputs, training=training)
         return states if return_states else self.logits(states)
 

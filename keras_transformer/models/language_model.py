@@ -96,9 +96,12 @@ class LanguageModel(TokenModel):
         return self._new_state(texts, beam_size, length)
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike, state: Nest,
+        self,
+        ids: TensorLike,
+        parents: TensorLike,
+        state: Nest,
         weights: Nest = None,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+    ) -> tuple[Tensor, Nest]:
         """As `Transformer.decode_step`."""
         x = self.embedding(ids[:, None], start=state["index"], training=False)
         return self._step_through(self.norm, x, parents, state, weights)

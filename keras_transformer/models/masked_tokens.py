@@ -17,9 +17,13 @@ MASKED, REPLACED = 0.8, 0.1
 
 
 def mask_tokens(
-    ids: np.ndarray, generator: np.random.Generator, mask_id: int, first_id: int,
-    vocabulary_size: int, rate: float = 0.15,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    ids: np.ndarray,
+    generator: np.random.Generator,
+    mask_id: int,
+    first_id: int,
+    vocabulary_size: int,
+    rate: float = 0.15,
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns ids with some tokens hidden, and their targets, 0 where not chosen."""
     chosen = (generator.random(ids.shape) < rate) & (ids >= first_id)
     lot = generator.random(ids.shape)
@@ -58,9 +62,16 @@ class MaskedTokens(keras.utils.PyDataset):
     """
 
     def __init__(
-        self, ids: np.ndarray, batch_size: int, mask_id: int, first_id: int,
-        vocabulary_size: int, rate: float = 0.15, seed: int = 0, **kwargs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        ids: np.ndarray,
+        batch_size: int,
+        mask_id: int,
+        first_id: int,
+        vocabulary_size: int,
+        rate: float = 0.15,
+        seed: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_size("batch_size", batch_size)
         for name, id in (

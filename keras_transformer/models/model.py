@@ -116,12 +116,14 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """
         config = self.config
         return PositionalEmbedding(
-            vocabulary_size, config.d_model,
+            vocabulary_size,
+            config.d_model,
             0.0 if config.normalize_embeddings else config.dropout_rate,
             positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
-            dtype=self.dtype_policy, name=name,
-        )  # fmt: skip
+            dtype=self.dtype_policy,
+            name=name,
+        )
 
     def make_output(
         self, embedding: keras.layers.Layer | None, vocabulary_size: int, use_bias: bool

@@ -67,10 +67,15 @@ class OwnModel(ExactTraining, keras.Model):
         if not layers:
             self.attention = None
         self.config = types.SimpleNamespace(
-            source_vocabulary_size=None, target_vocabulary_size=logits.shape[-1],
-            num_decoder_layers=len(layers), pad_id=0, start_id=1, end_id=2,
-            unknown_id=3, check_positions=lambda longest, what: None,
-        )  # fmt: skip
+            source_vocabulary_size=None,
+            target_vocabulary_size=logits.shape[-1],
+            num_decoder_layers=len(layers),
+            pad_id=0,
+            start_id=1,
+            end_id=2,
+            unknown_id=3,
+            check_positions=lambda longest, what: None,
+        )
 
     def _tried(self, source):
         """Returns the logits of two short targets, and finds the form of inputs."""

@@ -48,9 +48,11 @@ class Seq2Seq(TokenModel):
             )
 
     def call(
-        self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None,
+        self,
+        inputs: tuple[TensorLike, TensorLike],
+        training: bool | None = None,
         return_states: bool = False,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         source, target_in = _pair_of(inputs)
         source = integer_ids("source", source, "B", "S")
         target_in = integer_ids("target_in", target_in, "B", "T")
@@ -207,25 +209,33 @@ class Transformer(Seq2Seq):
         return states, source_mask
 
     def decode_states(
-        self, target_in: TensorLike, encoder_output: TensorLike,
-        source_mask: TensorLike, training: bool | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        target_in: TensorLike,
+        encoder_output: TensorLike,
+        source_mask: TensorLike,
+        training: bool | None = None,
+    ) -> Tensor:
         """Returns the last states (B, T, D), from target_in (B, T) and `encode`."""
         # Padding ends a row, so the causal mask hides it from every real position.
         states = self._embed("target", target_in, training)
         for layer in self.decoder_layers:
             states = layer(
-                states, encoder_output, encoder_output_mask=source_mask,
+                states,
+                encoder_output,
+                encoder_output_mask=source_mask,
                 training=training,
-            )  # fmt: skip
+            )
         if self.decoder_norm is not None:
             states = self.decoder_norm(states, training=training)
         return states
 
     def attention(
-        self, target_in: TensorLike, encoder_output: TensorLike,
-        source_mask: TensorLike, layer: int = -1,
-    ) -> Tensor:  # fmt: skip
+        self,
+        target_in: TensorLike,
+        encoder_output: TensorLike,
+        source_mask: TensorLike,
+        layer: int = -1,
+    ) -> Tensor:
         """Returns the attention to the source in a decoder layer, (B, H, T, S).
 
         Row t is the attention that predicts the token after target_in[t]. Takes
@@ -261,9 +271,12 @@ class Transformer(Seq2Seq):
         return state | {"sources": tuple(sources), "source_mask": mask}
 
     def decode_step(
-        self, ids: TensorLike, parents: TensorLike, state: Nest,
+        self,
+        ids: TensorLike,
+        parents: TensorLike,
+        state: Nest,
         weights: Nest = None,
-    ) -> tuple[Tensor, Nest]:  # fmt: skip
+    ) -> tuple[Tensor, Nest]:
         """Scores the next token of each hypothesis, as a call does.
 
         Args:

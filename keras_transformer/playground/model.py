@@ -38,10 +38,14 @@ class PlayedRun:
         layers = model.config.num_decoder_layers
         beam_size = min(self._config.beam_size, MOST_HYPOTHESES)
         self.facts = {
-            "name": str(directory), "beam_size": beam_size, "layers": layers,
-            "layer": self._config.alignment_layer % layers, "heads": 0,
-            "max_text_length": MOST_CHARACTERS, "examples": example_sources(directory),
-        }  # fmt: skip
+            "name": str(directory),
+            "beam_size": beam_size,
+            "layers": layers,
+            "layer": self._config.alignment_layer % layers,
+            "heads": 0,
+            "max_text_length": MOST_CHARACTERS,
+            "examples": example_sources(directory),
+        }
         # The first run of a graph is slow.
         self.translate(".")
         first = self._pipeline(alignment_layer=self.facts["layer"])
@@ -49,9 +53,14 @@ class PlayedRun:
         self.facts["heads"] = looked["attention"].shape[1]
 
     def translate(
-        self, text: str, count: int = 1, beam_size: int | None = None, prefix: str = "",
-        temperature: float | None = None, seed: int = 0,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        text: str,
+        count: int = 1,
+        beam_size: int | None = None,
+        prefix: str = "",
+        temperature: float | None = None,
+        seed: int = 0,
+    ) -> dict[str, Any]:
         """Returns translations with scores and tokens: `count` of a search, the one
         that begins with `prefix`, or draws at a `temperature`, the first with `seed`.
         """

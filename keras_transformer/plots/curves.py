@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
 # The titles of panels, in their order; others have their names.
 _TITLES = {
-    "loss": "loss (nats a token)", "bleu": "BLEU", "masked_accuracy": "accuracy",
-    "perplexity": "perplexity", "learning_rate": "learning rate",
-}  # fmt: skip
+    "loss": "loss (nats a token)",
+    "bleu": "BLEU",
+    "masked_accuracy": "accuracy",
+    "perplexity": "perplexity",
+    "learning_rate": "learning rate",
+}
 
 
 def training_curves(

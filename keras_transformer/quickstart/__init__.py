@@ -25,10 +25,19 @@ SIZES = {"train": 90_000, "valid": 500, "test": 500}
 # Tuned on the validation sentences. Pre-norm is stable at the high learning rate of a
 # short run, and a grammar needs no dropout.
 CONFIG = RunConfig.preset(
-    "tiny", num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.0,
-    vocabulary_size=2000, batch_tokens=1500, epochs=2, warmup_steps=300,
-    learning_rate=0.01, label_smoothing=0.05, average_checkpoints=1, length_penalty=0.6,
-)  # fmt: skip
+    "tiny",
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    dropout_rate=0.0,
+    vocabulary_size=2000,
+    batch_tokens=1500,
+    epochs=2,
+    warmup_steps=300,
+    learning_rate=0.01,
+    label_smoothing=0.05,
+    average_checkpoints=1,
+    length_penalty=0.6,
+)
 
 
 def quickstart(

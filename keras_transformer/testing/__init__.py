@@ -10,6 +10,8 @@ from keras_transformer.testing.padded import assert_padding_invariant
 from keras_transformer.testing.serializable import assert_serializable
 
 __all__ = [
-    "assert_cached_equals_uncached", "assert_causal", "assert_padding_invariant",
+    "assert_cached_equals_uncached",
+    "assert_causal",
+    "assert_padding_invariant",
     "assert_serializable",
-]  # fmt: skip
+]

@@ -19,9 +19,14 @@ from keras_transformer.types import TensorLike
 
 
 def assert_cached_equals_uncached(
-    model: Any, source: TensorLike | None = None, *, length: int = 6,
-    beam_size: int = 3, seed: int = 0, tolerance: float = 1e-5,
-) -> None:  # fmt: skip
+    model: Any,
+    source: TensorLike | None = None,
+    *,
+    length: int = 6,
+    beam_size: int = 3,
+    seed: int = 0,
+    tolerance: float = 1e-5,
+) -> None:
     """Checks that decoding step by step returns the logits of a call.
 
     It decodes random tokens with `model.start_decoding` and `model.decode_step`.
@@ -83,7 +88,9 @@ def assert_cached_equals_uncached(
             inputs = (ops.convert_to_tensor(rows), inputs)
         whole = model(inputs)
         check_close(
-            as_array(logits)[:, None], as_array(whole)[:, t : t + 1], tolerance,
+            as_array(logits)[:, None],
+            as_array(whole)[:, t : t + 1],
+            tolerance,
             f"{name_of(model)} decodes otherwise step by step than at once",
             first=(int(kept[0]) * beam_size, t),
-        )  # fmt: skip
+        )

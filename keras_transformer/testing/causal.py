@@ -11,10 +11,14 @@ from keras_transformer.types import TensorLike
 
 def assert_causal(
     layer: Callable[..., Any],
-    inputs: TensorLike | tuple[TensorLike, ...] | None = None, *,
-    shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
-    tolerance: float = 1e-6, **call_options: Any,
-) -> None:  # fmt: skip
+    inputs: TensorLike | tuple[TensorLike, ...] | None = None,
+    *,
+    shape: Sequence[Any] | None = None,
+    ids_below: int | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    **call_options: Any,
+) -> None:
     """Checks that no output position depends on a later position of the first input.
 
     It changes one position after the other and compares the earlier outputs, of the

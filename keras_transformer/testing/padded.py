@@ -19,11 +19,16 @@ _MORE = 3
 
 def assert_padding_invariant(
     layer: Callable[..., Any],
-    inputs: TensorLike | tuple[TensorLike, ...] | None = None, *,
-    shape: Sequence[Any] | None = None, ids_below: int | None = None, pad_id: int = 0,
-    mask_names: Sequence[str] | None = None, seed: int = 0, tolerance: float = 1e-5,
+    inputs: TensorLike | tuple[TensorLike, ...] | None = None,
+    *,
+    shape: Sequence[Any] | None = None,
+    ids_below: int | None = None,
+    pad_id: int = 0,
+    mask_names: Sequence[str] | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-5,
     **call_options: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Checks that padding at the end of rows does not change the output.
 
     It compares the output at real positions with that of other vectors in padded

@@ -17,10 +17,15 @@ from keras_transformer.types import TensorLike
 
 def assert_serializable(
     layer: keras.layers.Layer,
-    inputs: TensorLike | tuple[TensorLike, ...] | None = None, *,
-    shape: Sequence[Any] | None = None, ids_below: int | None = None, seed: int = 0,
-    tolerance: float = 1e-6, aliases: Sequence[str] = (), **call_options: Any,
-) -> None:  # fmt: skip
+    inputs: TensorLike | tuple[TensorLike, ...] | None = None,
+    *,
+    shape: Sequence[Any] | None = None,
+    ids_below: int | None = None,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    aliases: Sequence[str] = (),
+    **call_options: Any,
+) -> None:
     """Checks that a layer or model can be made again from its configuration and file.
 
     The configuration must hold every argument of the constructor and make the same

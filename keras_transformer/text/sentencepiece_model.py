@@ -34,8 +34,11 @@ def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
 def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
     """Returns the ids of padding, start, end and unknown; -1 if there is none."""
     return (
-        processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
-    )  # fmt: skip
+        processor.pad_id(),
+        processor.bos_id(),
+        processor.eos_id(),
+        processor.unk_id(),
+    )
 
 
 def is_language(name: str) -> bool:

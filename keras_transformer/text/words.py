@@ -14,9 +14,13 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 _SPECIAL = re.compile(r"</?[A-Za-z]+>|\[[A-Z]+\]|>>.+<<")
 # What those of them are called that a model reads or writes at every text.
 _NAMES = {
-    "<s>": "(start)", "[CLS]": "(start)", "</s>": "(end)", "[SEP]": "(end)",
-    "<unk>": "(unknown)", "[UNK]": "(unknown)",
-}  # fmt: skip
+    "<s>": "(start)",
+    "[CLS]": "(start)",
+    "</s>": "(end)",
+    "[SEP]": "(end)",
+    "<unk>": "(unknown)",
+    "[UNK]": "(unknown)",
+}
 _CLOSING = set(".,;:!?…»”)]")
 # The characters with which byte-level BPE writes bytes (Radford et al., 2019).
 _VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

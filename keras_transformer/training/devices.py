@@ -312,6 +312,8 @@ def machine(distribution: Distribution) -> dict[str, Any]:
     return {
         "backend": f"{backend} {importlib.import_module(backend).__version__}",
         "processor": named[1].strip() if named else platform.machine(),
-        "gpus": gpu_names(), "threads": threads, "parts": num_parts(),
+        "gpus": gpu_names(),
+        "threads": threads,
+        "parts": num_parts(),
         "replicas": distribution.num_replicas,
-    }  # fmt: skip
+    }

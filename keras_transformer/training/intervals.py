@@ -111,9 +111,13 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._run, self._signals, self._bar = run, signals, bar
         self._options, self._distribution = run.config.training, run.distribution
         super().__init__(
-            list(callbacks), add_history=True, model=run.model,
-            epochs=self._options.epochs, steps=run.training.num_batches, verbose=0,
-        )  # fmt: skip
+            list(callbacks),
+            add_history=True,
+            model=run.model,
+            epochs=self._options.epochs,
+            steps=run.training.num_batches,
+            verbose=0,
+        )
         self._remembering = [
             callback
             for callback in self.callbacks
@@ -157,11 +161,16 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def captured(self, step: int, seconds: float) -> State:
         """Returns the state of the model and of the user's callbacks."""
         return capture(
-            self.model, step=step, seconds=seconds, history=[*self._run.state.history],
-            skipped=self._run.state.skipped, is_compiled=self._run.state.is_compiled,
+            self.model,
+            step=step,
+            seconds=seconds,
+            history=[*self._run.state.history],
+            skipped=self._run.state.skipped,
+            is_compiled=self._run.state.is_compiled,
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
-            machine=self._run.machine, facts=self._run.facts,
-        )  # fmt: skip
+            machine=self._run.machine,
+            facts=self._run.facts,
+        )
 
     def restore(self, state: State):
         """Restores a state of the model and of the user's callbacks."""

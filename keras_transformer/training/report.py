@@ -43,10 +43,12 @@ _REMEDIES = {
 }
 # The figures in the table at the terminal: title, name, format. log.csv has all.
 _FIGURES = (
-    ("updates", "updates", ",.0f"), ("loss", "loss", ".4f"),
-    ("val loss", "val_loss", ".4f"), ("BLEU", "val_bleu", ".2f"),
+    ("updates", "updates", ",.0f"),
+    ("loss", "loss", ".4f"),
+    ("val loss", "val_loss", ".4f"),
+    ("BLEU", "val_bleu", ".2f"),
     ("tokens/s", "tokens_per_second", ",.0f"),
-)  # fmt: skip
+)
 _WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
 # Seconds to watch after the first figures, before which the step is compiled.
 _WATCHED = 15.0
@@ -166,10 +168,12 @@ class TrainingBar(Progress):
             TextColumn("{task.percentage:.0f} %"),
             TimeElapsedColumn(),
             TextColumn("so far{task.fields[rest]}"),
-            console=console, transient=True, expand=True,
+            console=console,
+            transient=True,
+            expand=True,
             disable=not console.is_terminal,  # It would leave an empty line.
             get_time=time.monotonic,
-        )  # fmt: skip
+        )
         self._options, self._num_batches = options, num_batches
         self._updates = options.planned_updates(num_batches)
         self._batches = self._updates * options.gradient_accumulation_steps

@@ -137,9 +137,19 @@ class Run:
 
     @contextlib.contextmanager
     def opened(
-        self, text, config, validation, console, tokenizers, init, optimizer=None,
-        loss=None, make_model=None, command=None, is_dry=False,
-    ) -> Iterator[bool]:  # fmt: skip
+        self,
+        text,
+        config,
+        validation,
+        console,
+        tokenizers,
+        init,
+        optimizer=None,
+        loss=None,
+        make_model=None,
+        command=None,
+        is_dry=False,
+    ) -> Iterator[bool]:
         """Prepares the run for training; yields whether it is finished already."""
         console = plain_console() if console is None else console
         text = open_pairs(text)
@@ -345,9 +355,11 @@ class Run:
             "console": self.console,
         }
         self.training = kind(
-            text, seed=config.training.seed, directory=place and place / "training",
+            text,
+            seed=config.training.seed,
+            directory=place and place / "training",
             **common,
-        )  # fmt: skip
+        )
         if "planned_updates" not in self.data:
             planned = config.training.planned_updates(self.training.num_batches)
             self.data["planned_updates"] = planned
@@ -362,9 +374,11 @@ class Run:
         self.validation = None
         if validation is not None:
             self.validation = kind(
-                validation, boundaries=self.training.boundaries,
-                directory=place and place / "validation", **common,
-            )  # fmt: skip
+                validation,
+                boundaries=self.training.boundaries,
+                directory=place and place / "validation",
+                **common,
+            )
 
     def _begin(self, init, optimizer, loss, make_model, writes):
         """Makes the model, writes the options and what else begins a run, and reports.

@@ -125,9 +125,17 @@ def train(
     """
     run = Run(directory)
     with run.opened(
-        text, config, validation, console, tokenizers, init, optimizer, loss, model,
+        text,
+        config,
+        validation,
+        console,
+        tokenizers,
+        init,
+        optimizer,
+        loss,
+        model,
         command,
-    ) as is_finished:  # fmt: skip
+    ) as is_finished:
         if is_finished:
             return Translator.load(directory)
         validation = Validation(run)

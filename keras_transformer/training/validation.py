@@ -72,8 +72,9 @@ class Validation:
             ):
                 say(run.console, words)
         return figures | {
-            "val_bleu": scores.bleu, "val_bleu_lowercase": scores.lowercase_bleu
-        }  # fmt: skip
+            "val_bleu": scores.bleu,
+            "val_bleu_lowercase": scores.lowercase_bleu,
+        }
 
 
 def rank(row: dict[str, float], options: TrainingConfig) -> float:

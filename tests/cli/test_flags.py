@@ -140,9 +140,12 @@ def test_a_directory_that_others_cannot_open_is_refused_by_name(words, capsys):
 )
 def test_a_locale_without_its_letters_is_told(word, line, tmp_path):
     done = subprocess.run(
-        [SCRIPT, "serve", word], cwd=tmp_path, env=os.environ | ASCII_ONLY,
-        capture_output=True, encoding="utf-8",
-    )  # fmt: skip
+        [SCRIPT, "serve", word],
+        cwd=tmp_path,
+        env=os.environ | ASCII_ONLY,
+        capture_output=True,
+        encoding="utf-8",
+    )
     assert line.format("MODEL") in done.stderr.splitlines()[-1]
     assert done.returncode == 2 and not list(tmp_path.iterdir())
 

@@ -241,9 +241,10 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
         )
 
     for words, name in (
-        (texts, "sentence "), (["--input", source], f"{source}:"),
+        (texts, "sentence "),
+        (["--input", source], f"{source}:"),
         ([], "standard input:"),
-    ):  # fmt: skip
+    ):
         assert run("translate", "any", *words, "--quiet") == 0
         told = warnings_of(f"{name}2", f"{name}4")
         assert capsys.readouterr() == (content.decode(), told)
@@ -317,7 +318,8 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
     for more, format, options in (
         ("", "saved_model", run_of_a),
         (
-            "--dtype bfloat16 --languages en de", "saved_model",
+            "--dtype bfloat16 --languages en de",
+            "saved_model",
             run_of_a | {"dtype": "bfloat16", "languages": languages},
         ),
         ("b", "saved_model", {}),  # An ensemble: no card of a run.
@@ -325,7 +327,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         ("--format web --languages en de", "web", run_of_a | {"languages": languages}),
         ("--format ctranslate2 --max-source-length 9", "ctranslate2", {}),
         ("--format safetensors --quiet", "safetensors", {}),
-    ):  # fmt: skip
+    ):
         assert run("export", "a", *more.split(), "--output", "x/1") == 0
         assert calls.pop() == {"format": format} | options
         assert capsys.readouterr().out == "x/1\n"

@@ -216,6 +216,15 @@ def test_these_tests_pass_on_another_backend(backend, cases):
     shortlist = "tests/decoding/test_shortlist.py::test_the_other_pieces_have_no_share"
     files = [__file__] if cases != ALL else [__file__, f"{shortlist}[none-options1]"]
     run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", cases,
-        "-k", "not another_backend", *files,
-    )  # fmt: skip
+        backend,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        cases,
+        "-k",
+        "not another_backend",
+        *files,
+    )

@@ -40,9 +40,12 @@ def draw(table, sentences, seed=0, **options):
         | options
     )
     result = sample(
-        history_step(table), history_state(sentences), limit=limit, special_ids=IDS,
+        history_step(table),
+        history_state(sentences),
+        limit=limit,
+        special_ids=IDS,
         **options,
-    )  # fmt: skip
+    )
     return [numpy(x)[:, 0] for x in result]
 
 
@@ -98,10 +101,15 @@ def test_a_number_inverts_the_distribution_function(size, options):
     logits = rng.normal(0, 2, size).astype("float32")
     uniforms = rng.random((499, 1)).astype("float32")
     result = sample(
-        lambda ids, parents, state: (ops.tile(logits[None], (499, 1)), state), (),
-        uniforms=uniforms, temperature=np.full(499, temperature), limit=1,
-        max_lengths=np.ones(499), special_ids=IDS, **filters,
-    )  # fmt: skip
+        lambda ids, parents, state: (ops.tile(logits[None], (499, 1)), state),
+        (),
+        uniforms=uniforms,
+        temperature=np.full(499, temperature),
+        limit=1,
+        max_lengths=np.ones(499),
+        special_ids=IDS,
+        **filters,
+    )
     probabilities = filtered(logits.astype("float64"), temperature, **filters)
     order = np.arange(size)
     if filters:
@@ -191,9 +199,13 @@ def test_log_probabilities_are_the_models_own():
     penalties = (5 + result[1]) / 6
     np.testing.assert_allclose(result[2], expected / penalties, rtol=1e-5)
     power = draw(
-        table, range(5), temperature=temperature, top_k=6, alpha=0.7,
+        table,
+        range(5),
+        temperature=temperature,
+        top_k=6,
+        alpha=0.7,
         length_penalty_form="power",
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(power[2], expected / result[1] ** 0.7, rtol=1e-5)
 
 
@@ -229,9 +241,12 @@ def test_exactly_the_outputs_that_obey_the_constraints_are_drawn(options):
         row = [*options["prefix"], *[PAD] * 4]
         given["prefix"] = np.tile(row, (rows, 1))
     result = draw(
-        table, np.zeros(rows), limit=limit, temperature=np.full(rows, 1e6),
+        table,
+        np.zeros(rows),
+        limit=limit,
+        temperature=np.full(rows, 1e6),
         constraints=Constraints(**given),
-    )  # fmt: skip
+    )
     outputs = {ids for ids in all_outputs(5, limit) if obeys(ids, limit, **options)}
     drawn = dict(zip(outputs_of(result), result[3], strict=True))
     assert drawn.keys() == outputs
@@ -276,9 +291,14 @@ def test_sampling_stops_when_every_row_has_ended():
         return ops.one_hot(ids + 1, VOCABULARY) * 99.0, state
 
     result = sample(
-        step, (), uniforms=np.full((2, 99), 0.5), temperature=np.ones(2), limit=99,
-        max_lengths=np.array([3, 99]), special_ids=IDS._replace(end_id=6),
-    )  # fmt: skip
+        step,
+        (),
+        uniforms=np.full((2, 99), 0.5),
+        temperature=np.ones(2),
+        limit=99,
+        max_lengths=np.array([3, 99]),
+        special_ids=IDS._replace(end_id=6),
+    )
     assert numpy(result.ids)[:, 0, :5].tolist() == [[2, 3, 4, 0, 0], [2, 3, 4, 5, 6]]
     assert numpy(result.lengths).tolist() == [[3], [5]]
     assert len(calls) == 5
@@ -341,7 +361,14 @@ def test_scoring_in_parts_is_scoring_at_once(batch, length, rng):
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_these_tests_pass_on_other_backends(backend):
     run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
-        "not other_backends", "tests/decoding/test_search.py",
+        backend,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "not other_backends",
+        "tests/decoding/test_search.py",
         "tests/decoding/test_sampling.py",
-    )  # fmt: skip
+    )

@@ -81,10 +81,14 @@ def reference_beam(
 def search(table, max_lengths, limit=None, beam_size=4, **options):
     """Runs `beam_search` on a table and returns the result as NumPy arrays."""
     result = beam_search(
-        history_step(table), history_state(range(len(table)), beam_size),
-        max_lengths=np.array(max_lengths, "int32"), limit=limit or max(max_lengths),
-        special_ids=IDS, beam_size=beam_size, **options,
-    )  # fmt: skip
+        history_step(table),
+        history_state(range(len(table)), beam_size),
+        max_lengths=np.array(max_lengths, "int32"),
+        limit=limit or max(max_lengths),
+        special_ids=IDS,
+        beam_size=beam_size,
+        **options,
+    )
     return [numpy(x) for x in result]
 
 
@@ -162,9 +166,13 @@ def test_a_wide_beam_finds_the_best_outputs_that_obey(options):
         given["prefix"] = np.tile([*options["prefix"], PAD], (3, 1))
     lengths = [5, 3, 4]
     result = search(
-        table, lengths, beam_size=40, n_best=7, alpha=1.0,
+        table,
+        lengths,
+        beam_size=40,
+        n_best=7,
+        alpha=1.0,
         constraints=Constraints(**given),
-    )  # fmt: skip
+    )
     for sentence, length in enumerate(lengths):
         expected = every_output(table[sentence], length, **options)
         expected = ranked(expected, 1.0)[:7]
@@ -224,9 +232,13 @@ def test_reordering_moves_the_state_of_a_plain_step(beam_size):
     lengths = [3, 5, 7, 11, 13]
     step, state = reordering(plain_step(table), history_state(range(5)), beam_size)
     result = beam_search(
-        step, state, max_lengths=lengths, limit=13, special_ids=IDS,
+        step,
+        state,
+        max_lengths=lengths,
+        limit=13,
+        special_ids=IDS,
         beam_size=beam_size,
-    )  # fmt: skip
+    )
     expected = search(table, lengths, beam_size=beam_size)
     for ours, theirs in zip(result, expected, strict=True):
         np.testing.assert_array_equal(numpy(ours), theirs)
@@ -355,11 +367,16 @@ def resizing_search(beam_size, resized, n_best=1, in_graph=False, **options):
 
     def find():
         return beam_search(
-            steps.step, steps.state(range(len(MAX_LENGTHS)), room),
-            max_lengths=np.array(MAX_LENGTHS), limit=max(MAX_LENGTHS), special_ids=IDS,
-            beam_size=beam_size, n_best=n_best,
-            resize=steps.resize if resized else None, **options,
-        )  # fmt: skip
+            steps.step,
+            steps.state(range(len(MAX_LENGTHS)), room),
+            max_lengths=np.array(MAX_LENGTHS),
+            limit=max(MAX_LENGTHS),
+            special_ids=IDS,
+            beam_size=beam_size,
+            n_best=n_best,
+            resize=steps.resize if resized else None,
+            **options,
+        )
 
     if in_graph:
         import tensorflow as tf
@@ -437,9 +454,14 @@ def test_all_may_end_at_once_or_at_the_longest_output(end_gain, count):
     table[:, :, END] += end_gain
     steps = Steps(table, 2)
     result = beam_search(
-        steps.step, steps.state(range(3), FIRST_ROOM), max_lengths=[40] * 3, limit=40,
-        special_ids=IDS, beam_size=2, resize=steps.resize,
-    )  # fmt: skip
+        steps.step,
+        steps.state(range(3), FIRST_ROOM),
+        max_lengths=[40] * 3,
+        limit=40,
+        special_ids=IDS,
+        beam_size=2,
+        resize=steps.resize,
+    )
     assert numpy(result.lengths).tolist() == [[count]] * 3
     assert set(steps.rows) == {6}
 

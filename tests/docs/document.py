@@ -55,9 +55,11 @@ def commands(document):
 def write_files():
     """What a reader has: the files that the commands name."""
     for split, pairs in (
-        ("train", tiny_run.TRAIN), ("valid", tiny_run.VALID),
-        ("test", tiny_run.VALID), ("domain", tiny_run.VALID),
-    ):  # fmt: skip
+        ("train", tiny_run.TRAIN),
+        ("valid", tiny_run.VALID),
+        ("test", tiny_run.VALID),
+        ("domain", tiny_run.VALID),
+    ):
         for language, lines in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
             text = "".join(line + "\n" for line in lines)
             Path(f"{split}.{language}").write_text(text, encoding="utf-8")

@@ -95,9 +95,12 @@ def execute(notebook, folder):
         nbclient.exceptions.CellExecutionError: If a cell fails.
     """
     client = nbclient.NotebookClient(
-        notebook, timeout=1200, coalesce_streams=True, record_timing=False,
+        notebook,
+        timeout=1200,
+        coalesce_streams=True,
+        record_timing=False,
         resources={"metadata": {"path": str(folder)}},
-    )  # fmt: skip
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)  # As a reader has it.
     with tempfile.TemporaryDirectory() as profile:

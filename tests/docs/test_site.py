@@ -28,9 +28,11 @@ def build(source, output):
     pytest.importorskip("sphinx", reason="needs the extra `docs`")
     pytest.importorskip("furo", reason="needs the extra `docs`")
     done = subprocess.run(
-        [*command, source, output], capture_output=True, text=True,
+        [*command, source, output],
+        capture_output=True,
+        text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return output
 

@@ -390,9 +390,10 @@ def test_a_functional_model_trains_exactly_and_is_saved(tmp_path):
     for data, steps in (([(large, large)], 1), (batches, 3)):
         model = functional()
         model.compile(
-            keras.optimizers.SGD(RATE), kt.MaskedCrossentropy(0.1),
+            keras.optimizers.SGD(RATE),
+            kt.MaskedCrossentropy(0.1),
             gradient_accumulation_steps=steps,
-        )  # fmt: skip
+        )
         changes.append(change_of(model, data))
     assert_same(*changes)
     assert not np.any(changes[0][0])
@@ -650,9 +651,16 @@ def test_targets_that_are_no_class_are_never_learned(kind, bad=-100):
 @pytest.mark.parametrize("backend", ("jax", "torch"))
 def test_these_tests_pass_on_other_backends(backend):
     run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
-        "subclass or no_class", "tests/exact_training/test_exact_training.py",
-    )  # fmt: skip
+        backend,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "subclass or no_class",
+        "tests/exact_training/test_exact_training.py",
+    )
 
 
 def test_a_model_and_its_losses_and_metrics_must_mean_the_same_padding():

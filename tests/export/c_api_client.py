@@ -111,7 +111,7 @@ class SavedModel:
                 1,
                 self.graph,
                 None,
-            )  # fmt: skip
+            )
         )
 
     def output(self, name):
@@ -131,9 +131,19 @@ class SavedModel:
         fetches = (Output * len(outputs))(*map(self.output, outputs))
         results = (c_void_p * len(outputs))()
         self.library.checked(
-            "TF_SessionRun", self.session, None, feeds, values, len(inputs),
-            fetches, results, len(outputs), None, 0, None,
-        )  # fmt: skip
+            "TF_SessionRun",
+            self.session,
+            None,
+            feeds,
+            values,
+            len(inputs),
+            fetches,
+            results,
+            len(outputs),
+            None,
+            0,
+            None,
+        )
         return [self.library.read_tensor(c_void_p(result)) for result in results]
 
 

@@ -148,9 +148,13 @@ def run_in_node(server, *words):
     """Runs the client in JavaScript."""
     return subprocess.run(
         ["node", ROOT / "examples" / "rest_client.mjs", *words],
-        env=os.environ | {"SERVER": server}, capture_output=True, timeout=60,
-        text=True, encoding="utf-8", check=False,
-    )  # fmt: skip
+        env=os.environ | {"SERVER": server},
+        capture_output=True,
+        timeout=60,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")

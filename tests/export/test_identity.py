@@ -92,9 +92,12 @@ def unhex(value):
 def in_child(command, request):
     """Runs a program on a JSON request and returns its JSON answer."""
     done = subprocess.run(
-        [sys.executable, *map(str, command)], input=json.dumps(request),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, *map(str, command)],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

@@ -122,8 +122,11 @@ def test_a_language_model_predicts_and_generates(tmp_path, rng, options, samplin
     sampler = kt.LanguageSampler(model, **sampling)
     runner = interpreter.get_signature_runner("generate")
     for batch, width, length, temperature in (
-        (2, 3, 7, 1.0), (5, 0, 13, 1.3), (3, 4, 17, 0.0), (1, 5, 5, 1.0),
-    ):  # fmt: skip
+        (2, 3, 7, 1.0),
+        (5, 0, 13, 1.3),
+        (3, 4, 17, 0.0),
+        (1, 5, 5, 1.0),
+    ):
         prompts = rng.integers(3, 29, (batch, width)).astype("int32")
         lengths = np.full(batch, width, "int32")
         lengths[0] = min(width, 2)  # What stands after it is ignored.

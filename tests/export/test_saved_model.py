@@ -30,10 +30,13 @@ def test_the_exported_translator_is_called_like_the_live_one(saved_model):
     exported.batch_size = 2
     assert exported([]) == []
     for method, arguments in (
-        ("__call__", (TEXTS,)), ("translate", (TEXTS, 2)), ("align", (TEXTS,)),
-        ("complete", (TEXTS, TEXTS[::-1])), ("sample", (TEXTS, 1.0, 5)),
+        ("__call__", (TEXTS,)),
+        ("translate", (TEXTS, 2)),
+        ("align", (TEXTS,)),
+        ("complete", (TEXTS, TEXTS[::-1])),
+        ("sample", (TEXTS, 1.0, 5)),
         ("score", (TEXTS, TEXTS[::-1])),
-    ):  # fmt: skip
+    ):
         expected = getattr(live, method)(*arguments)
         assert_same(getattr(exported, method)(*arguments), expected)
     with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
@@ -216,9 +219,13 @@ def test_the_export_holds_only_what_tensorflow_serving_has(saved_model):
 @pytest.mark.slow
 def test_so_does_an_export_in_bfloat16_with_every_option_of_the_search(tmp_path):
     config = tiny_run.CONFIG.decoding.replace(
-        beam_size=3, no_repeat_ngram_size=2, min_output_length=2, max_output_length=9,
-        top_k=20, top_p=0.9,
-    )  # fmt: skip
+        beam_size=3,
+        no_repeat_ngram_size=2,
+        min_output_length=2,
+        max_output_length=9,
+        top_k=20,
+        top_p=0.9,
+    )
     translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
     path = translator.export(tmp_path / "tiny" / "1", dtype="bfloat16")
     assert violations(path) == []

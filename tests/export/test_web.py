@@ -143,8 +143,11 @@ def test_another_export_is_another_version(tmp_path, site, monkeypatch):
 
 def test_lengths_double_up_to_the_longest_source():
     for longest, lengths in (
-        (2, [2]), (16, [16]), (17, [16, 17]), (256, [16, 32, 64, 128, 256])
-    ):  # fmt: skip
+        (2, [2]),
+        (16, [16]),
+        (17, [16, 17]),
+        (256, [16, 32, 64, 128, 256]),
+    ):
         assert web.source_lengths(longest) == lengths
 
 
@@ -220,9 +223,13 @@ def real_site(tmp_path_factory):
         )
     path = tmp_path_factory.mktemp("real") / "site"
     return tiny_run.translator().export(
-        path, "web", quantize="none", languages=("en", "de"), litert_js=modules,
+        path,
+        "web",
+        quantize="none",
+        languages=("en", "de"),
+        litert_js=modules,
         run=known_run(tmp_path_factory),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -107,10 +107,15 @@ def test_the_tokens_are_those_of_python(tmp_path, name):
     }  # fmt: skip
     found = json.loads(
         subprocess.run(
-            [node, HERE / "tokens.mjs"], input=json.dumps(given), text=True,
-            capture_output=True, check=True, timeout=120, encoding="utf-8",
+            [node, HERE / "tokens.mjs"],
+            input=json.dumps(given),
+            text=True,
+            capture_output=True,
+            check=True,
+            timeout=120,
+            encoding="utf-8",
         ).stdout
-    )  # fmt: skip
+    )
     for text, row, source in zip(texts, rows, found["sources"], strict=False):
         assert source == {"ids": [*row[:255], 2], "isCut": len(row) > 255}, repr(text)
     for row, text in zip(rows, found["targets"], strict=True):

@@ -34,10 +34,15 @@ def sentencepiece_model(part=(0, 6), size=60, algorithm="unigram", **ids):
     ids = ids or {"eos_id": 0, "unk_id": 1, "bos_id": -1, "pad_id": -1}
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS[slice(*part)]), model_writer=model,
-        vocab_size=size, model_type=algorithm, hard_vocab_limit=False, num_threads=1,
-        minloglevel=2, **ids,
-    )  # fmt: skip
+        sentence_iterator=iter(TEXTS[slice(*part)]),
+        model_writer=model,
+        vocab_size=size,
+        model_type=algorithm,
+        hard_vocab_limit=False,
+        num_threads=1,
+        minloglevel=2,
+        **ids,
+    )
     return model.getvalue()
 
 

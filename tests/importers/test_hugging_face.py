@@ -76,12 +76,21 @@ def model_of_transformers(folder, name):
     (folder / "model.safetensors").unlink()
     pad = len(pieces) - 1
     options = dict(
-        vocab_size=len(pieces), decoder_vocab_size=len(pieces), d_model=16,
-        encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=24, decoder_ffn_dim=24,
-        pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0,
-        forced_eos_token_id=None, max_position_embeddings=64,
-    )  # fmt: skip
+        vocab_size=len(pieces),
+        decoder_vocab_size=len(pieces),
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=0,
+        forced_eos_token_id=None,
+        max_position_embeddings=64,
+    )
     torch.manual_seed(7)
     config = transformers.MarianConfig(**options | MODELS[name])
     model = transformers.MarianMTModel(config).eval()
@@ -95,10 +104,16 @@ def model_of_transformers(folder, name):
         model.final_logits_bias.copy_(torch.randn(1, len(pieces)))
         model.final_logits_bias[0, 0] += 1.0
     model.generation_config = transformers.GenerationConfig(
-        num_beams=4, length_penalty=0.8, max_length=24, bad_words_ids=[[pad]],
-        pad_token_id=pad, eos_token_id=0, decoder_start_token_id=pad,
-        early_stopping="never", **GENERATION.get(name, {}),
-    )  # fmt: skip
+        num_beams=4,
+        length_penalty=0.8,
+        max_length=24,
+        bad_words_ids=[[pad]],
+        pad_token_id=pad,
+        eos_token_id=0,
+        decoder_start_token_id=pad,
+        early_stopping="never",
+        **GENERATION.get(name, {}),
+    )
     model.save_pretrained(folder)
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     return torch, model, tokenizer, pieces

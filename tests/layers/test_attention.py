@@ -296,11 +296,13 @@ def test_a_later_position_changes_no_earlier_output(name, rng, set_block):
     rate = {} if kind.has_state else {"dropout": 0.5, "seed": 3}
     for options, training in (({}, False), (rate, True)):
         before, after = (
-            array(kind.layer(np.random.default_rng(5), **options)(
-                x, use_causal_mask=True, training=training
-            ))
+            array(
+                kind.layer(np.random.default_rng(5), **options)(
+                    x, use_causal_mask=True, training=training
+                )
+            )
             for x in (inputs, changed)
-        )  # fmt: skip
+        )
         np.testing.assert_array_equal(before[:, :6], after[:, :6])
         assert np.abs(before - after)[:, 6:].max(axis=(0, 2)).min() > 1e-3
 

@@ -28,9 +28,13 @@ class HalvedDense(keras.layers.Dense):
 class OwnAttention(kt.MultiHeadAttention):
     def dense(self, name, units, use_bias=True, **options):
         return HalvedDense(
-            units, use_bias=use_bias, dtype=self.dtype_policy, name=name,
-            **self.weight_options(), **options,
-        )  # fmt: skip
+            units,
+            use_bias=use_bias,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.weight_options(),
+            **options,
+        )
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -61,9 +65,11 @@ class OwnLayer(kt.CausalLayer):
 
     def make_attention(self, name, d_model):
         return OwnAttention(
-            self.num_heads, d_model // self.num_heads, dtype=self.dtype_policy,
+            self.num_heads,
+            d_model // self.num_heads,
+            dtype=self.dtype_policy,
             name=name,
-        )  # fmt: skip
+        )
 
     def make_feed_forward(self, name):
         return Gated(self.d_ff, dtype=self.dtype_policy, name=name)
@@ -215,11 +221,16 @@ def test_calibrated_integers(way, rng):
     model = randomise(keras.Model(inputs, states), rng)
     exact = numbers(model(SOURCE))
     config = configs[way](
-        [rng.integers(1, VOCABULARY, (1, 60))], str.split, num_samples=5,
-        sequence_length=7, group_size=-1, quantization_layer_structure={
-            "pre_block_layers": [embedding], "sequential_blocks": layers,
+        [rng.integers(1, VOCABULARY, (1, 60))],
+        str.split,
+        num_samples=5,
+        sequence_length=7,
+        group_size=-1,
+        quantization_layer_structure={
+            "pre_block_layers": [embedding],
+            "sequential_blocks": layers,
         },
-    )  # fmt: skip
+    )
     model.quantize(way, config=config)
     kernels = [w for w in model.weights if w.name == "kernel"]
     assert [w.dtype for w in kernels] == ["uint8"] * 12

@@ -149,9 +149,13 @@ def test_agrees_with_torch():
     assert_close(output, case["outputs"])
     assert_close(weights, case["attention_weights"])
     output, weights = numpy_transformer.multi_head_attention(
-        case["query"], case["key"], case["value"], case, num_heads,
+        case["query"],
+        case["key"],
+        case["value"],
+        case,
+        num_heads,
         case["mask"][:, None],
-    )  # fmt: skip
+    )
     np.testing.assert_allclose(output, case["outputs"], atol=1e-12)
     np.testing.assert_allclose(weights, case["attention_weights"], atol=1e-12)
 

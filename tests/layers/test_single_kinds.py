@@ -109,9 +109,12 @@ def test_additive_attention_agrees_with_the_reference(rng, mask, use_bias):
     layer = random_layer(AdditiveAttention(7, use_bias=use_bias), rng, *SHAPES)
     query, value, key = (normal(rng, shape) for shape in SHAPES)
     expected = numpy_attention.additive_attention(
-        query, key, value, weights_of(layer, "attention"),
+        query,
+        key,
+        value,
+        weights_of(layer, "attention"),
         None if mask is None else array(mask),
-    )  # fmt: skip
+    )
     found = layer(query, value, key, mask=mask, return_attention_scores=True)
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])
@@ -137,8 +140,10 @@ def test_feed_forward_agrees_with_the_reference(rng):
     """By the activation's name or function, for any number of positions."""
     inputs = normal(rng, (2, 3, 5))
     for activation, function in (
-        ("relu", reference.relu), ("tanh", np.tanh), (keras.activations.tanh, np.tanh)
-    ):  # fmt: skip
+        ("relu", reference.relu),
+        ("tanh", np.tanh),
+        (keras.activations.tanh, np.tanh),
+    ):
         layer = random_layer(FeedForward(7, activation=activation), rng, inputs.shape)
         weights = weights_of(layer, "feed_forward")
         expected = reference.feed_forward(inputs, weights, activation=function)

@@ -191,13 +191,17 @@ def test_a_subclass_swaps_the_attention_and_the_feed_forward(rng, tmp_path):
     (inputs,) = random_inputs(rng, EncoderLayer)
     scale, weights = array(layer.self_attention.scale), layer_weights_of(layer)
     hidden = reference.residual(
-        inputs.astype("float64"), lambda x: x.mean(axis=1, keepdims=True) * scale,
-        weights["self_attention_norm"], norm_first=False,
-    )  # fmt: skip
+        inputs.astype("float64"),
+        lambda x: x.mean(axis=1, keepdims=True) * scale,
+        weights["self_attention_norm"],
+        norm_first=False,
+    )
     expected = reference.residual(
-        hidden, lambda x: reference.feed_forward(x, weights["feed_forward"], np.tanh),
-        weights["feed_forward_norm"], norm_first=False,
-    )  # fmt: skip
+        hidden,
+        lambda x: reference.feed_forward(x, weights["feed_forward"], np.tanh),
+        weights["feed_forward_norm"],
+        norm_first=False,
+    )
     assert_close(layer(inputs), expected)
     symbolic = keras.Input((None, WIDTH))
     keras.Model(symbolic, layer(symbolic)).save(tmp_path / "model.keras")

@@ -26,9 +26,13 @@ def run_python(backend, *arguments):
         pytest.skip(f"{backend} is not installed")
     environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     finished = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, env=environment,
-        capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
     assert finished.returncode == 0, (finished.stdout + finished.stderr)[-6000:]
 
 

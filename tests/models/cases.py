@@ -112,9 +112,12 @@ def logits_expected(model, inputs):
     """Logits of a `Transformer` by the reference, [B, T, V]."""
     config = model.config
     return reference.transformer(
-        *inputs, model_weights_of(model), config.num_heads, config.norm_first,
+        *inputs,
+        model_weights_of(model),
+        config.num_heads,
+        config.norm_first,
         config.pad_id,
-    )  # fmt: skip
+    )
 
 
 def next_expected(model, ids):

@@ -36,13 +36,31 @@ numpy = ops.convert_to_numpy
 def members():
     """Three Transformers of different sizes, with random weights."""
     sizes = (
-        dict(d_model=12, d_ff=17, num_heads=2, num_encoder_layers=1,
-             num_decoder_layers=2, tied_embeddings="none"),
-        dict(d_model=20, d_ff=11, num_heads=4, num_encoder_layers=2,
-             num_decoder_layers=1, norm_first=True),
-        dict(d_model=6, d_ff=13, num_heads=3, num_encoder_layers=1,
-             num_decoder_layers=1, tied_embeddings="two-way"),
-    )  # fmt: skip
+        dict(
+            d_model=12,
+            d_ff=17,
+            num_heads=2,
+            num_encoder_layers=1,
+            num_decoder_layers=2,
+            tied_embeddings="none",
+        ),
+        dict(
+            d_model=20,
+            d_ff=11,
+            num_heads=4,
+            num_encoder_layers=2,
+            num_decoder_layers=1,
+            norm_first=True,
+        ),
+        dict(
+            d_model=6,
+            d_ff=13,
+            num_heads=3,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            tied_embeddings="two-way",
+        ),
+    )
     models = [Transformer(TransformerConfig(**VOCABULARY, **size)) for size in sizes]
     return [randomise(m, np.random.default_rng(i)) for i, m in enumerate(models)]
 

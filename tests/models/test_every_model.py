@@ -317,6 +317,13 @@ def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != HERE])
 def test_tests_of_layers_and_model_pass_on_every_backend(backend):
     run_python(
-        backend, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/layers",
-        "tests/models/test_every_model.py", "tests/models/test_transformer.py",
-    )  # fmt: skip
+        backend,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/layers",
+        "tests/models/test_every_model.py",
+        "tests/models/test_transformer.py",
+    )

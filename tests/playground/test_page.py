@@ -297,9 +297,18 @@ def test_texts_stand_out_and_every_control_has_a_name(url, open_page, scheme):
     enter(page, TEXT)
     expect(units(page, "source")).to_have_count(4)
     for selector in (
-        "th button", "tr + tr td", ".told", ".note", "h1", "label", "#clear",
-        ".target p", ".others-list small", "header p", "#prefix",
-    ):  # fmt: skip
+        "th button",
+        "tr + tr td",
+        ".told",
+        ".note",
+        "h1",
+        "label",
+        "#clear",
+        ".target p",
+        ".others-list small",
+        "header p",
+        "#prefix",
+    ):
         assert page.evaluate(CONTRAST, selector) >= 4.5, selector
     nameless = page.evaluate(
         "[...document.querySelectorAll('input, select, textarea')]"

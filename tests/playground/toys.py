@@ -33,9 +33,15 @@ class Toy:
         self, text, count=1, beam_size=None, prefix="", temperature=None, seed=0
     ):
         self.asked.append(
-            {"text": text, "count": count, "beam_size": beam_size, "prefix": prefix,
-             "temperature": temperature, "seed": seed}
-        )  # fmt: skip
+            {
+                "text": text,
+                "count": count,
+                "beam_size": beam_size,
+                "prefix": prefix,
+                "temperature": temperature,
+                "seed": seed,
+            }
+        )
         if text.startswith("slow"):
             self.running += 1
             self.most_running = max(self.most_running, self.running)

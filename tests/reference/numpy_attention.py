@@ -90,9 +90,16 @@ def rotation(position, width, base=10000.0):
 
 
 def self_attention(
-    inputs, weights, num_heads, num_key_value_heads=None, mask=None, weigh=softmax,
-    rotary_base=None, slopes=None, after=1.0,
-):  # fmt: skip
+    inputs,
+    weights,
+    num_heads,
+    num_key_value_heads=None,
+    mask=None,
+    weigh=softmax,
+    rotary_base=None,
+    slopes=None,
+    after=1.0,
+):
     """Multi-head self-attention with the options of its relatives, a pair at a time.
 
     Args:
@@ -186,10 +193,15 @@ def performer_attention(query, key, value, weights, num_heads, vectors, mask=Non
         of_key = slice(head * key_dim, (head + 1) * key_dim)
         of_value = slice(head * value_dim, (head + 1) * value_dim)
         feature = _random_features(queries[b, t, of_key], vectors)
-        products = np.array(
-            [feature @ _random_features(keys[b, s, of_key], vectors)
-             for s in range(shape[2])]
-        ) * mask[b, t]  # fmt: skip
+        products = (
+            np.array(
+                [
+                    feature @ _random_features(keys[b, s, of_key], vectors)
+                    for s in range(shape[2])
+                ]
+            )
+            * mask[b, t]
+        )
         if products.sum() > 0:
             shares = products / products.sum()
             outputs[b, t, of_value] = shares @ values[b, :, of_value]
@@ -302,11 +314,15 @@ def kind_of_self_attention(attention, window=None, positions=None):
             mask = mask & np.array(near)
         key_dim = weights["query_kernel"].shape[1] // num_heads
         return self_attention(
-            query, weights, num_heads, weights["key_kernel"].shape[1] // key_dim, mask,
+            query,
+            weights,
+            num_heads,
+            weights["key_kernel"].shape[1] // key_dim,
+            mask,
             weigh=relu_weights if attention == "relu" else softmax,
             rotary_base=10000.0 if positions == "rotary" else None,
             slopes=alibi_slopes(num_heads) if positions == "alibi" else None,
             after=2.0,  # What is causal sees no key there.
-        )  # fmt: skip
+        )
 
     return attend

@@ -182,9 +182,12 @@ def encode(tensors, form, source, lengths):
     for i in range(1, form.encoder_depth + 1):
         name = f"encoder_l{i}_self"
         x = around(
-            x, tensors, f"{name}_Wo", form,
+            x,
+            tensors,
+            f"{name}_Wo",
+            form,
             lambda y, name=name: multi_head(tensors, name, form.heads, y, y, mask),
-        )  # fmt: skip
+        )
         name = f"encoder_l{i}_ffn"
         x = around(x, tensors, f"{name}_ffn", form, feed_forward(tensors, name, form))
     if form.pre_norm:

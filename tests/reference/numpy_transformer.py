@@ -211,9 +211,14 @@ def encoder_layer(inputs, weights, num_heads, mask=None, norm_first=False):
 
 
 def decoder_layer(
-    inputs, encoder_output, weights, num_heads, mask=None, encoder_output_mask=None,
+    inputs,
+    encoder_output,
+    weights,
+    num_heads,
+    mask=None,
+    encoder_output_mask=None,
     norm_first=False,
-):  # fmt: skip
+):
     """Section 3.1, decoder: causal self-attention, cross-attention, feed-forward.
 
     Args:
@@ -232,12 +237,16 @@ def decoder_layer(
     outputs = residual(
         decoder_self_attention(inputs, weights, num_heads, mask, norm_first),
         lambda x: multi_head_attention(
-            x, encoder_output, encoder_output, weights["cross_attention"], num_heads,
+            x,
+            encoder_output,
+            encoder_output,
+            weights["cross_attention"],
+            num_heads,
             encoder_output_mask,
         )[0],
         weights["cross_attention_norm"],
         norm_first,
-    )  # fmt: skip
+    )
     return residual(
         outputs,
         lambda x: feed_forward(x, weights["feed_forward"]),

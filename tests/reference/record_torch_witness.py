@@ -103,9 +103,12 @@ def decoder_layer_case(norm_first):
     layer, inputs = randomised(layer), random(TARGET_LENGTH, D_MODEL)
     encoded = random(SOURCE_LENGTH, D_MODEL)
     outputs = layer(
-        inputs, encoded, tgt_mask=~CAUSAL_MASK, tgt_key_padding_mask=~TARGET_MASK,
+        inputs,
+        encoded,
+        tgt_mask=~CAUSAL_MASK,
+        tgt_key_padding_mask=~TARGET_MASK,
         memory_key_padding_mask=~SOURCE_MASK,
-    )  # fmt: skip
+    )
     masks = {"mask": TARGET_MASK, "encoder_output_mask": SOURCE_MASK}
     inputs = {"inputs": inputs, "encoder_output": encoded}
     return layer_weights(layer) | inputs | masks | {"outputs": outputs}

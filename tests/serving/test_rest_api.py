@@ -332,8 +332,10 @@ def process(directory):
     """Gives a server's process and its URL."""
     started = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(directory)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         for line in started.stderr:
             if match := re.search(r"(http://127\S+) \(Ctrl-C ends it\)", line):

@@ -62,10 +62,12 @@ class TinyModule(tf.Module):
 
     @tf.function(
         input_signature=[
-            _spec("flag", tf.bool), _spec("wide", tf.int64),
-            _spec("exact", tf.float64), _spec("small", tf.uint8),
+            _spec("flag", tf.bool),
+            _spec("wide", tf.int64),
+            _spec("exact", tf.float64),
+            _spec("small", tf.uint8),
         ]
-    )  # fmt: skip
+    )
     def kinds(self, flag, wide, exact, small):
         return {"flag": ~flag, "wide": -wide, "exact": exact, "small": small + 1}
 

@@ -138,9 +138,13 @@ OTHER_IDS = {
 def test_a_model_with_other_special_ids_is_renumbered(name, algorithm):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(ENGLISH), model_writer=model, vocab_size=40,
-        model_type=algorithm, minloglevel=2, **OTHER_IDS[name],
-    )  # fmt: skip
+        sentence_iterator=iter(ENGLISH),
+        model_writer=model,
+        vocab_size=40,
+        model_type=algorithm,
+        minloglevel=2,
+        **OTHER_IDS[name],
+    )
     original = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     tokenizer = Tokenizer(model.getvalue())
     special = {f() for f in (original.pad_id, original.bos_id, original.eos_id)}
@@ -223,9 +227,10 @@ def test_load_refuses_another_tokenizer_than_the_digests_tell(
 
 def word_pieces(**options):
     vocabulary = keras_hub.tokenizers.compute_word_piece_vocabulary(
-        tf.data.Dataset.from_tensor_slices(ENGLISH + GERMAN), 150,
+        tf.data.Dataset.from_tensor_slices(ENGLISH + GERMAN),
+        150,
         reserved_tokens=["[PAD]", "[UNK]", "[START]", "[END]"],
-    )  # fmt: skip
+    )
     return keras_hub.tokenizers.WordPieceTokenizer(vocabulary, **options)
 
 

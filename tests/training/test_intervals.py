@@ -219,9 +219,13 @@ def test_a_bad_batch_that_is_all_of_an_interval_is_skipped(
     tmp_path, batches, options, end
 ):
     tiny_run.run(
-        tmp_path, Spoil(batches), nonfinite="skip", batch_tokens=120, epochs=1,
+        tmp_path,
+        Spoil(batches),
+        nonfinite="skip",
+        batch_tokens=120,
+        epochs=1,
         **options,
-    )  # fmt: skip
+    )
     state = last_state(tmp_path)
     assert (state.step, state.updates) == end
     # The loss of nothing is no number.
@@ -232,8 +236,11 @@ def test_a_bad_batch_that_is_all_of_an_interval_is_skipped(
 def test_a_run_that_skips_all_its_batches_ends_whatever_its_intervals_are(tmp_path):
     state, every = State(), {"num_batches": 99}
     for step, skipped, is_over in (
-        (1, 1, False), (15, 15, False), (99, 15, True), (0, 0, True),
-    ):  # fmt: skip
+        (1, 1, False),
+        (15, 15, False),
+        (99, 15, True),
+        (0, 0, True),
+    ):
         state.step, state.skipped = step, skipped
         check_not_hopeless(state, is_over=is_over, **every)
     for step, skipped, is_over in ((99, 16, False), (1, 1, True)):
@@ -400,9 +407,12 @@ def test_the_average_of_an_optimizer_of_ones_own_is_what_is_validated(tmp_path):
     inner = keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.9)
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0)
     translator = tiny_run.run(
-        tmp_path, given={"optimizer": optimizer}, validation=VALID, epochs=1,
+        tmp_path,
+        given={"optimizer": optimizer},
+        validation=VALID,
+        epochs=1,
         average_checkpoints=1,
-    )  # fmt: skip
+    )
     with open(tmp_path / "log.csv", encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     dataset = Corpus(VALID, translator.tokenizers, CONFIG.data).dataset(shuffle=False)

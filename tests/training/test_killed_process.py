@@ -248,9 +248,11 @@ def start_workers(folder, text, config, *options, program=()):
         cluster = json.dumps({"cluster": {"worker": addresses}, "task": task})
         with open(folder / f"worker-{index}.log", "ab") as log:
             worker = subprocess.Popen(
-                [sys.executable, *map(str, command)], stdout=log, stderr=log,
+                [sys.executable, *map(str, command)],
+                stdout=log,
+                stderr=log,
                 env=os.environ | {"TF_CONFIG": cluster},
-            )  # fmt: skip
+            )
         workers.append(worker)
     return workers
 

@@ -257,10 +257,19 @@ def test_frozen_weights_are_the_same_bytes_after_a_run(tmp_path):
             first.extend(self.model.get_weights())
 
     trained = tiny_run.run(
-        tmp_path, Look(), epochs=2, freeze="encoder", save_every=3, ema_decay=0.5,
-        optimizer="adamw", gradient_accumulation_steps=2, global_clipnorm=1.0,
-        schedule="constant", learning_rate=0.01, weight_decay=0.1,
-    ).model  # fmt: skip
+        tmp_path,
+        Look(),
+        epochs=2,
+        freeze="encoder",
+        save_every=3,
+        ema_decay=0.5,
+        optimizer="adamw",
+        gradient_accumulation_steps=2,
+        global_clipnorm=1.0,
+        schedule="constant",
+        learning_rate=0.01,
+        weight_decay=0.1,
+    ).model
     saved = keras.models.load_model(tmp_path / "model.keras", compile=False)
     kept = [
         a.tobytes() == b.tobytes()

@@ -78,9 +78,13 @@ class Folder:
     def train(self, *callbacks, **options):
         """Trains, or goes on; returns the translator."""
         return tiny_run.run(
-            self.run, *callbacks, text=self.text, validation=self.valid,
-            screen=self.screen, **OPTIONS | options,
-        )  # fmt: skip
+            self.run,
+            *callbacks,
+            text=self.text,
+            validation=self.valid,
+            screen=self.screen,
+            **OPTIONS | options,
+        )
 
     def killed(self, batches, *callbacks, **options):
         with pytest.raises(Killed):

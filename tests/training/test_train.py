@@ -307,8 +307,9 @@ def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
     lines = said_by_dry_run(tmp_path / "run", config, None)
     assert lines[-2].endswith("8,016 of 10,176 parameters, without encoder")
     for options, message in (
-        ({"max_length": 2}, "no good pair"), ({"patience": 3}, "needs validation pairs")
-    ):  # fmt: skip
+        ({"max_length": 2}, "no good pair"),
+        ({"patience": 3}, "needs validation pairs"),
+    ):
         bad = config.with_options(**options)
         with pytest.raises(ValueError, match=message):
             said_by_dry_run(tmp_path / "run", bad, None)
@@ -327,8 +328,12 @@ def test_an_interrupted_run_is_exact_on_other_backends(backend):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     finished = subprocess.run(
         [*command, "-k", kinds, "-m", "slow or not slow"],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
     assert finished.returncode == 0, finished.stdout[-6000:]
     assert "4 passed" in finished.stdout
 
@@ -399,9 +404,11 @@ def test_the_table_fits_in_a_terminal_and_marks_the_best(tmp_path):
     stream = io.StringIO()
     config = RunConfig().with_options(monitor="bleu", epochs=100)
     run = SimpleNamespace(
-        path=tmp_path, console=Console(file=stream, width=80), config=config,
+        path=tmp_path,
+        console=Console(file=stream, width=80),
+        config=config,
         state=State(),
-    )  # fmt: skip
+    )
     log, rows = report.Log(run), []
     for number, bleu in enumerate((9.5, 10.25, 10.0)):
         row = {"epoch": 99.125, "step": 7, "updates": 123456, "loss": 12.34567}
