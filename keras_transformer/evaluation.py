@@ -92,7 +92,8 @@ def evaluate(
     starts = range(0, len(sources), _CHUNK)
     if show_progress and get_console().is_terminal:
         starts = track(starts, description="translating", transient=True)
-    times, translations = [time.monotonic()], []
+    times = [time.monotonic()]
+    translations = []
     for start in starts:
         translations += translate(sources[start : start + _CHUNK])
         times.append(time.monotonic())

@@ -65,7 +65,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         rule = "a number in [0, 1)"
         check_number("label_smoothing", label_smoothing, rule=rule, minimum=0, below=1)
         check_number("pad_id", pad_id, int)
-        self.label_smoothing, self.pad_id = label_smoothing, pad_id
+        self.label_smoothing = label_smoothing
+        self.pad_id = pad_id
 
     def count(self, y_true: TensorLike) -> Tensor:
         """Returns the number of targets that are not padding, a float32 scalar."""
@@ -113,7 +114,8 @@ class MaskedCrossentropy(keras.losses.Loss):
         weights = token_weights(y_true, self.pad_id, sample_weight, classes)
         weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
         states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
-        targets, counted = ops.reshape(y_true, (-1,)), None
+        targets = ops.reshape(y_true, (-1,))
+        counted = None
         if in_tensorflow_graph():  # elsewhere shapes are fixed
             counted = ops.nonzero(ops.not_equal(targets, self.pad_id))[0]
             states = ops.take(states, counted, axis=0)
@@ -164,7 +166,8 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         self, teacher_outputs: TensorLike, student_outputs: TensorLike, **kwargs: Any
     ) -> Tensor:
         """Returns the loss of logits (B, T, V), nats per token."""
-        mask, logs = carried_mask(student_outputs), []
+        mask = carried_mask(student_outputs)
+        logs = []
         if mask is None:
             raise ValueError(
                 "The student's logits have no Keras mask (B, T). A `Transformer` "

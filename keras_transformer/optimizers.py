@@ -87,7 +87,9 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         _check_positive(d_model=d_model, warmup_steps=warmup_steps, scale=scale)
-        self.d_model, self.warmup_steps, self.scale = d_model, warmup_steps, scale
+        self.d_model = d_model
+        self.warmup_steps = warmup_steps
+        self.scale = scale
 
     def __call__(self, step: float | TensorLike) -> Tensor:
         step = ops.cast(step, "float32") + 1.0
@@ -130,13 +132,15 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
     ) -> None:
         super().__init__()
         _check_positive(learning_rate=learning_rate, warmup_steps=warmup_steps)
-        self.learning_rate, self.warmup_steps = learning_rate, warmup_steps
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
         if isinstance(schedule, dict):  # Of `get_config`.
             schedule = keras.saving.deserialize_keras_object(schedule)
         self.schedule = schedule
 
     def __call__(self, step: float | TensorLike) -> Tensor:
-        step, later = ops.cast(step, "float32"), self.learning_rate
+        step = ops.cast(step, "float32")
+        later = self.learning_rate
         rising = self.learning_rate * (step + 1.0) / self.warmup_steps
         if self.schedule is not None:
             later = self.schedule(ops.maximum(step - self.warmup_steps, 0.0))

@@ -93,7 +93,8 @@ def native_messages_hidden() -> Iterator[None]:
     """Hides all output to standard error in the block, that of native code included."""
     if sys.stderr is not None:
         sys.stderr.flush()
-    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield

@@ -56,16 +56,19 @@ class Translator(TextTranslator):
         config: DecodingConfig | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
-        self.tokenizers, self.shortlist = tokenizers, shortlist
+        self.tokenizers = tokenizers
+        self.shortlist = shortlist
         self.config = DecodingConfig() if config is None else config
         self._pipeline = Pipeline(model, tokenizers, self.config, None, shortlist)
         self.model = self._pipeline.generator.model
         check_fit(self.model, tokenizers, self.config)
-        self._run, self.most = self._pipeline.answer, self.config.beam_size
+        self._run = self._pipeline.answer
+        self.most = self.config.beam_size
 
     def __repr__(self):
         model = self.model.model if isinstance(self.model, OwnModel) else self.model
-        kind, size = type(model).__name__, model.count_params()
+        kind = type(model).__name__
+        size = model.count_params()
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
 
     @classmethod

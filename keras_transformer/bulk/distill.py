@@ -16,7 +16,8 @@ from keras_transformer.text.pairs import BadLines, open_pairs
 
 # A translation loops if a sequence of `_WORDS` words occurs `_MORE` times more than any
 # does in its source.
-_WORDS, _MORE = 4, 2
+_WORDS = 4
+_MORE = 2
 
 
 def distill(
@@ -79,7 +80,8 @@ def distill(
             f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "
             f"`n_best`. Received: {best_of}"
         )
-    pairs, bad_lines = open_pairs(pairs), BadLines(bad_line_budget)
+    pairs = open_pairs(pairs)
+    bad_lines = BadLines(bad_line_budget)
     check_another_file(output, pairs.files)
     facts_path = Path(f"{output}.json")
     _check_facts(facts_path)

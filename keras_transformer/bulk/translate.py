@@ -115,7 +115,8 @@ def translate_file(
         >>> translator = ExportedTranslator("saved_models/en-de/1")
         >>> translate_file(translator, "news.en.gz", "news.de.gz", show_progress=True)
     """
-    texts, total = read_texts(source), None
+    texts = read_texts(source)
+    total = None
     if isinstance(source, str | Path) and Path(source).is_file():
         check_another_file(output, [source])
         # Finds a bad line before the work begins, not hours later.
@@ -168,7 +169,9 @@ def translate_texts(
     )
     with _PartialOutput(Path(output), fingerprint) as partial, progress:
         partial.resume(texts)
-        start, times, rate = partial.done.lines, [time.monotonic()], None
+        start = partial.done.lines
+        times = [time.monotonic()]
+        rate = None
         task = progress.add_task("translating", total=total, completed=start)
         for lines in windows:
             partial.append(lines, _translated(translate, lines))
@@ -228,9 +231,11 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
         ValueError: If a line is not valid UTF-8, or gzip data is damaged.
     """
     if isinstance(source, str | Path):
-        name, lines = source, read_lines(Path(source))
+        name = source
+        lines = read_lines(Path(source))
     else:
-        name, lines = "standard input", lines_of(source)
+        name = "standard input"
+        lines = lines_of(source)
     for number, line in enumerate(lines, start=1):
         whole = len(line) < MAX_LINE_BYTES
         try:
@@ -312,10 +317,12 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 f"{output} must be a regular file, which is replaced when all "
                 "translations are written."
             )
-        self._output, self._fingerprint = output, fingerprint
+        self._output = output
+        self._fingerprint = fingerprint
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
-        self._read, self.done = hashlib.sha256(), _Done()
+        self._read = hashlib.sha256()
+        self.done = _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
         self._check_free()
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW

@@ -61,7 +61,8 @@ def export(options):
             "CTranslate2 is told how to search in each call, not at export. Received: "
             f"{', '.join(sorted(searched))}"
         )
-    cards, run = load_module("export.model_card"), None
+    cards = load_module("export.model_card")
+    run = None
     if "run" in takes[options.format] and len(options.models) == 1:
         run = values["run"] = options.models[0]  # For card and examples; of one run.
     weights = run and cards.weights_digest(run)
@@ -90,16 +91,19 @@ def _with_shortlist(translator, options):
         raise ValueError(
             "`--shortlist` goes with one run and `--format saved_model` or `litert`."
         )
-    path, tokenizers = options.models[0] / _CORPUS, translator.tokenizers
+    path = options.models[0] / _CORPUS
+    tokenizers = translator.tokenizers
     ids, ends = load_module("text.corpus").read_ids(path)
-    count, sizes = (len(ends) - 1) // 2, tokenizers.vocabulary_sizes.values()
+    count = (len(ends) - 1) // 2
+    sizes = tokenizers.vocabulary_sizes.values()
     pairs = (
         [ids[ends[side] : ends[side + 1] - 1] for side in (2 * pair, 2 * pair + 1)]
         for pair in random.Random(0).sample(range(count), count)
     )
     learn = load_module("generation.shortlist").learn_shortlist
     shortlist = learn(pairs, *sizes, joint=tokenizers.config.joint_vocabulary)
-    kind, model = type(translator), translator.model
+    kind = type(translator)
+    model = translator.model
     return kind(model, tokenizers, translator.config, shortlist)
 
 
@@ -131,11 +135,13 @@ def plot_training(options):
 
 
 def _attention(options):
-    plots, translator = load_module("plots"), load_runs([options.model], options)
+    plots = load_module("plots")
+    translator = load_runs([options.model], options)
     seen = plots.sentence_attention(translator, options.text, options.translation)
     weights, queries, keys = seen.of(options.of, options.layer)
     layer = options.layer % len(getattr(seen, options.of))
-    title, head = f"{_TITLES[options.of]}, layer {layer}", options.head
+    title = f"{_TITLES[options.of]}, layer {layer}"
+    head = options.head
     if head is None:
         return plots.attention_heads(weights, queries, keys, title=title)
     title = f"{title}, head {head % len(weights)}"

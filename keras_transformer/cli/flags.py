@@ -114,13 +114,15 @@ def add_verbs(parser, calls):
             if isinstance(details, str):
                 details = tables["flags"][details]
             details = dict(details)
-            is_rare, reads = details.pop("rare", False), details.pop("reads", False)
+            is_rare = details.pop("rare", False)
+            reads = details.pop("reads", False)
             if "type" in details:
                 details["type"] = _TYPES[details["type"]]
             if isinstance(details.get("metavar"), list):
                 details["metavar"] = tuple(details["metavar"])
             action = place.add_argument(flag, **details)
-            action.is_rare, action.reads = is_rare, reads
+            action.is_rare = is_rare
+            action.reads = reads
         for group in groups:
             _add_options(own, **group)
         own.add_general_flags("rare" in set().union(*groups), verb.get("reports", True))
@@ -149,7 +151,8 @@ def _add_options(parser, title, options=(), rare=(), shows_defaults=True):
     group = parser.add_argument_group(title)
     for name in (*options, *rare):
         field, kind = _OPTIONS[name]
-        text, choices = field.metadata["help"], field.metadata["choices"]
+        text = field.metadata["help"]
+        choices = field.metadata["choices"]
         if shows_defaults and field.default is not None:
             text += f" (default: {field.default})"
         details = {"help": text, "dest": _OPTION + name, "default": argparse.SUPPRESS}

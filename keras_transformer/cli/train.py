@@ -60,8 +60,10 @@ def train(options):
         mix = zip(corpora, weights, strict=True)
         pairs = load_module("text").mixed_pairs(mix)
     validation = options.valid and load_pairs(options.valid, options.columns)
-    training, console = load_module("training"), _console_of(options)
-    config, run = _run_config(options, pairs, console), options.run
+    training = load_module("training")
+    console = _console_of(options)
+    config = _run_config(options, pairs, console)
+    run = options.run
     training.split_by_default(config.training)
     arguments = {"console": console, "init": options.init, "tokenizers": tokenizers}
     if options.dry_run:

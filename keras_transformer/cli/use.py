@@ -102,12 +102,14 @@ def translate(options):
             "Standard input must be open, or give sentences or `--input`. Received: it "
             "is closed"
         )
-    workers, bulk = _ray_workers(options), load_module("bulk")
+    workers = _ray_workers(options)
+    bulk = load_module("bulk")
     if workers:
         translator = bulk.RayTranslator(options.model, workers)
     else:
         translator = load_translator(options)
-    texts, translate = options.texts, _with_columns(translator, options)
+    texts = options.texts
+    translate = _with_columns(translator, options)
     name = "sentence " if texts else f"{options.input or 'standard input'}:"
     if options.output is None:
         texts = texts or bulk.read_texts(source)
@@ -166,7 +168,8 @@ def _warn_of_cut(place, others=""):
 def distill(options):
     """Writes a teacher's translations of training sources as training pairs."""
     check_file_to_write(options.output)
-    teacher, bulk = load_runs(options.models, options), load_module("bulk")
+    teacher = load_runs(options.models, options)
+    bulk = load_module("bulk")
     search = teacher.config.to_json()
     parts = [bulk.model_fingerprint(run, search) for run in options.models]
     summary = bulk.distill(
@@ -234,7 +237,8 @@ def _with_columns(translator, options):
 
 def _fingerprint(translator, options):
     """Identifies model and options: only the same may continue an output."""
-    path, what = options.model, f"n_best={options.n_best}, scores={options.scores}"
+    path = options.model
+    what = f"n_best={options.n_best}, scores={options.scores}"
     if is_run(path):
         what += translator.config.to_json()
     else:

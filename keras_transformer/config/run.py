@@ -316,7 +316,8 @@ class RunConfig(Config):
         `decay_steps` ends with the run.
         """
         check_number("planned_updates", planned_updates, int, minimum=0)
-        training, changes = self.training, {}
+        training = self.training
+        changes = {}
         warmup = min(training.warmup_steps, max(1, int(WARMUP_SHARE * planned_updates)))
         if warmup < training.warmup_steps:
             peak = (self.model.d_model * training.warmup_steps) ** -0.5

@@ -37,7 +37,8 @@ from keras_transformer.kernels.decoding import pick
 from keras_transformer.types import Nest, TensorLike
 
 # Far from overflow, and far beyond any difference of logits.
-_COLDEST, _HOTTEST = 1e-30, 1e30
+_COLDEST = 1e-30
+_HOTTEST = 1e30
 # Its product with a sum, rounded to float32, is below the sum.
 _ALMOST_ONE = 1.0 - 2.0**-23
 

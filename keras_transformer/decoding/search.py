@@ -261,7 +261,8 @@ def _is_alive(sentences):
 def _best_candidates(position, sentences, logits, rules):
     """Returns the best 2N continuations per sentence, or the best one if N is 1."""
     beam_size = sentences.last_ids.shape[1]
-    constraints, special_ids = rules.constraints, rules.special_ids
+    constraints = rules.constraints
+    special_ids = rules.special_ids
     count = 1 if beam_size == 1 else 2 * beam_size
     # They are among the best of each hypothesis. Padding, start, an early end and
     # `never` take at most one place each.
@@ -272,7 +273,8 @@ def _best_candidates(position, sentences, logits, rules):
     allowed = allowed_tokens(ids, position, special_ids, constraints)
     added = ops.where(allowed, added, IMPOSSIBLE)
     if constraints.prefix is not None:
-        pad_id, prefix = special_ids.pad_id, sentences.prefix
+        pad_id = special_ids.pad_id
+        prefix = sentences.prefix
         forced = forced_tokens(prefix, position, pad_id, beam_size)
         ids, added = force(ids, added, logits, normaliser, forced)
     width = ids.shape[1]
@@ -292,11 +294,14 @@ def _add_token(position, sentences, candidates, rules):
     """Returns the sentences after one more token."""
     beam_size = sentences.last_ids.shape[1]
     finished = _finish(position, sentences, candidates, rules)
-    last_ids, parents, ids = candidates.ids, candidates.parents, sentences.ids
+    last_ids = candidates.ids
+    parents = candidates.parents
+    ids = sentences.ids
     totals = ops.where(candidates.ends, IMPOSSIBLE, candidates.log_probabilities)
     if beam_size > 1:
         totals, order = ops.top_k(totals, beam_size)
-        last_ids, parents = pick(last_ids, order), pick(parents, order)
+        last_ids = pick(last_ids, order)
+        parents = pick(parents, order)
         ids = pick(ids, parents)
     # A sentence that is done has no unfinished hypothesis.
     longest = ops.expand_dims(sentences.max_lengths, 1)
@@ -314,8 +319,10 @@ def _add_token(position, sentences, candidates, rules):
 
 def _finish(position, sentences, candidates, rules):
     """Returns the best of the finished hypotheses, old and new."""
-    finished, length = sentences.finished, position + 1
-    beam_size, ends = sentences.last_ids.shape[1], candidates.ends
+    finished = sentences.finished
+    length = position + 1
+    beam_size = sentences.last_ids.shape[1]
+    ends = candidates.ends
     if rules.ends_within_beam:
         ends = ops.logical_and(ends, ops.arange(ends.shape[1]) < beam_size)
     ending = ops.where(ends, candidates.log_probabilities, IMPOSSIBLE)
@@ -332,7 +339,8 @@ def _finish(position, sentences, candidates, rules):
     ids, lengths, scores, totals = map(join, pairs)
     # Of equal scores the older stays: `top_k` prefers the lower index.
     scores, order = ops.top_k(scores, finished.scores.shape[1])
-    lengths, totals = pick(lengths, order), pick(totals, order)
+    lengths = pick(lengths, order)
+    totals = pick(totals, order)
     return DecodingResult(pick(ids, order), lengths, scores, totals)
 
 

@@ -16,7 +16,8 @@ def train_step(model, state, data):
 
     # Values of trainable, other, optimizer's and metrics' variables.
     weights, others, moments, metrics = state
-    update, optimizer = model._update, model.optimizer
+    update = model._update
+    optimizer = model.optimizer
 
     def scaled_loss(weights):
         loss, *rest = _evaluate(model, (weights, others, metrics), data, training=True)
@@ -62,7 +63,8 @@ def test_step(model, state, data):
 
 def _evaluate(model, state, data, training):
     """Returns loss, targets, logs and the new other and metrics' values."""
-    others, metrics = model.non_trainable_variables, model.metrics_variables
+    others = model.non_trainable_variables
+    metrics = model.metrics_variables
     variables = [*model.trainable_variables, *others, *metrics]
     with _scope(variables, itertools.chain(*state)) as scope:
         loss, targets, update_metrics = evaluate(model, data, training)

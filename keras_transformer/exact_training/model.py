@@ -60,7 +60,8 @@ class ExactTraining(BuildsFromSpec):
     target_pad_id = output_bias = _update = None
     trains_without_logits = False
     _needs_logits = True  # set by `compile`
-    train_step, test_step = _STEPS.train_step, _STEPS.test_step
+    train_step = _STEPS.train_step
+    test_step = _STEPS.test_step
 
     def compile(self, *args, gradient_accumulation_steps=1, nonfinite="stop", **kwargs):
         """As `keras.Model.compile`, with the options of exact training.
@@ -92,7 +93,8 @@ class ExactTraining(BuildsFromSpec):
                 f"mean of means. Received: gradient_accumulation_steps={given}"
             )
         for part in [*keras.tree.flatten(self.loss), *compiled_metrics(self)]:
-            ours, theirs = self.target_pad_id, getattr(part, "pad_id", None)
+            ours = self.target_pad_id
+            theirs = getattr(part, "pad_id", None)
             if None not in (ours, theirs) and ours != theirs:
                 raise ValueError(
                     f"`pad_id` of losses and metrics must be the model's, {ours}. "

@@ -110,18 +110,22 @@ def loss_and_scores(model, x, y, sample_weight, training):
         loss, scores = model.loss.from_states(y, states, rows, *options)
         return sum(model.losses, loss), scores
 
-    data, parts = (x, y, sample_weight), _num_parts
+    data = (x, y, sample_weight)
+    parts = _num_parts
     if parts == 1 or model.jit_compile or num_replicas() > 1:
         return of_part(*data)
     cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
-    total, count, scores = 0.0, 0.0, []
+    total = 0.0
+    count = 0.0
+    scores = []
     for first, end in itertools.pairwise(cuts):
         part = keras.tree.map_structure(
             lambda t, i=first, j=end: None if t is None else t[i:j], data
         )
         loss, found = of_part(*part)
         targets = model.loss_divisor(part[1])
-        total, count = total + loss * targets, count + targets
+        total = total + loss * targets
+        count = count + targets
         scores.append((found.crossentropy, found.correct))
     scores = map(ops.concatenate, zip(*scores, strict=True))
     return total / ops.maximum(count, 1.0), TokenScores(*scores)
@@ -134,7 +138,8 @@ def needs_logits(model):
     # A class speaks for its own methods, not for what a later class overrides.
     if not model.trains_without_logits or overrides(model, owner, _METHODS):
         return True
-    loss, takes_scores = model.loss, (MaskedAccuracy, Perplexity)
+    loss = model.loss
+    takes_scores = (MaskedAccuracy, Perplexity)
     if type(loss) is not MaskedCrossentropy or loss_weights(model) != [None]:
         return True
     for metric in compiled_metrics(model):
@@ -161,7 +166,8 @@ class UpdateState:
     """
 
     def __init__(self, optimizer, weights, steps, stops):
-        self.steps, self.stops = steps, stops
+        self.steps = steps
+        self.stops = stops
         adapts = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         self.scaling = optimizer if adapts else None
         self.nonfinite_batches = _zeros("nonfinite_batches", "int")
@@ -179,7 +185,8 @@ class UpdateState:
 
     def judge(self, loss, norm, targets):
         """Returns the `Verdict` on a batch; `norm` is that of scaled gradients."""
-        goes_on, has_loss = ops.equal(self.held, 0), ops.isfinite(loss)
+        goes_on = ops.equal(self.held, 0)
+        has_loss = ops.isfinite(loss)
         is_fine = ops.isfinite(loss + norm)
         if self.scaling is not None:
             # The scaled loss may overflow in float16; then the optimizer only halves
@@ -189,7 +196,8 @@ class UpdateState:
         targets = self.targets + ops.where(applies, targets, 0.0)
         batches = (self.batches + ops.cast(goes_on, self.batches.dtype)) % self.steps
         updates = goes_on & ops.equal(batches, 0) & (targets > 0)
-        counts, is_bad = goes_on & has_loss, goes_on & ~is_fine
+        counts = goes_on & has_loss
+        is_bad = goes_on & ~is_fine
         return Verdict(applies, updates, counts, is_bad, batches, targets)
 
     def mean_gradient(self, gradients, targets, scale):

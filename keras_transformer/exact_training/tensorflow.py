@@ -13,7 +13,8 @@ def train_step(model, data):
     """Trains on a batch and returns the logs."""
     import tensorflow as tf
 
-    context, update = tf.distribute.get_replica_context(), model._update
+    context = tf.distribute.get_replica_context()
+    update = model._update
     with tf.GradientTape() as tape:
         loss, targets, update_metrics = evaluate(model, data, training=True)
         total = _sum(context, targets)
@@ -77,8 +78,10 @@ def _apply(model, gradients, targets):
     """Applies the mean gradient, which Keras sums over the replicas."""
     import tensorflow as tf
 
-    context, optimizer = tf.distribute.get_replica_context(), model.optimizer
-    scale, replicas = optimizer.scale_loss(1.0), context.num_replicas_in_sync
+    context = tf.distribute.get_replica_context()
+    optimizer = model.optimizer
+    scale = optimizer.scale_loss(1.0)
+    replicas = context.num_replicas_in_sync
     means = model._update.mean_gradient(gradients, targets, scale)
     if replicas > 1:
         # Keras clips and checks the scaled loss before it sums.

@@ -28,7 +28,9 @@ def train_step(model, data):
     """Trains on a batch and returns the logs."""
     import torch
 
-    update, optimizer, weights = model._update, model.optimizer, model.trainable_weights
+    update = model._update
+    optimizer = model.optimizer
+    weights = model.trainable_weights
     model.zero_grad()
     loss, targets, update_metrics = evaluate(model, data, training=True)
     optimizer.scale_loss(loss).backward()

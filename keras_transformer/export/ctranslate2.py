@@ -108,7 +108,9 @@ def _spec_of(translator):
             "An export for CTranslate2 needs its package: "
             f"{how_to_install('ctranslate2')}."
         ) from error
-    model, config, sizes = translator.model, translator.config, translator.model.config
+    model = translator.model
+    config = translator.config
+    sizes = translator.model.config
     spec = specs.TransformerSpec.from_config(
         (sizes.num_encoder_layers, sizes.num_decoder_layers),
         sizes.num_heads,
@@ -155,7 +157,8 @@ def _spec_of(translator):
 
 
 def _fill_embedding(spec, model, side, longest):
-    sizes, embedding = model.config, getattr(model, f"{side}_embedding")
+    sizes = model.config
+    embedding = getattr(model, f"{side}_embedding")
     table = spec.embeddings
     table = table[0] if isinstance(table, list) else table
     table.weight = _array(embedding.embeddings)
@@ -172,7 +175,8 @@ def _fill_embedding(spec, model, side, longest):
 
 def _fill_layer(spec, layer):
     # Projections of the same inputs are one matrix in CTranslate2.
-    around, across = layer.self_attention, getattr(layer, "cross_attention", None)
+    around = layer.self_attention
+    across = getattr(layer, "cross_attention", None)
     linears = spec.self_attention.linear
     _fill_linear(linears[0], around.query_dense, around.key_dense, around.value_dense)
     _fill_linear(linears[1], around.output_dense)
@@ -197,7 +201,8 @@ def _fill_linear(spec, *denses):
 
 
 def _fill_norm(spec, norm):
-    spec.gamma, spec.beta = _array(norm.gamma), _array(norm.beta)
+    spec.gamma = _array(norm.gamma)
+    spec.beta = _array(norm.beta)
 
 
 def _array(tensor):

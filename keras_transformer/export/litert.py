@@ -196,7 +196,8 @@ def describe(
     translator: Any, directory: Path, quantize: str, languages: Sequence[str] | None
 ) -> dict[str, Any]:
     """Writes the SentencePiece models; returns the facts that a client needs."""
-    sizes, config = translator.model.config, translator.config
+    sizes = translator.model.config
+    config = translator.config
     special = ("pad_id", "start_id", "end_id", "unknown_id")
     return {
         "special_ids": {name: getattr(sizes, name) for name in special},
@@ -275,7 +276,8 @@ def export_litert_language_model(
             "dtype='float32', set its weights with `set_weights`, and use `quantize` "
             f"for a smaller file. Received: dtype={model.dtype_policy.name}"
         )
-    sampler, pad_id = LanguageSampler(model, **sampling), model.config.pad_id
+    sampler = LanguageSampler(model, **sampling)
+    pad_id = model.config.pad_id
 
     def draw(prompts, lengths, uniforms, temperature):
         places = ops.arange(ops.shape(prompts)[1], dtype="int32")

@@ -21,7 +21,9 @@ from keras_transformer.files import digest, locking, read_json, write_json
 from keras_transformer.models.own_model import OwnModel
 
 TEMPLATES = Path(__file__).with_name("templates")
-SUMMARY, DATA, SCORES = "summary.json", "data.json", "scores.json"
+SUMMARY = "summary.json"
+DATA = "data.json"
+SCORES = "scores.json"
 # Options that a card shows even at their defaults.
 _SIZES = (
     "num_encoder_layers",
@@ -60,7 +62,8 @@ def filled(template: str, **values: Any) -> str:
 def training_data(run: str | Path) -> dict[str, Any]:
     """Returns "fingerprint" and, of a finished run, sizes of "training" and others."""
     run = Path(run)
-    digests, sizes = _read(run / DATA, {}), _read(run / SUMMARY, {}).get("data", {})
+    digests = _read(run / DATA, {})
+    sizes = _read(run / SUMMARY, {}).get("data", {})
     return {
         split: {"fingerprint": digests[split], **sizes.get(split, {})}
         for split in ("training", "validation")
@@ -143,7 +146,9 @@ def model_card(
     Any file of the training run may be missing, except model.keras.
     """
     check_languages(languages)
-    config, model, name = translator.config, translator.model, model_name(version)
+    config = translator.config
+    model = translator.model
+    name = model_name(version)
     members = getattr(model, "members", [model])
     try:
         package = metadata.version("keras-transformer-seq2seq")
@@ -216,7 +221,8 @@ def _options(config, always):
 
 def _training(summary):
     """Returns the card's values about a run's data and training."""
-    values, machine = {}, summary["machine"]
+    values = {}
+    machine = summary["machine"]
     for split, data in summary["data"].items():
         files = ", ".join(f"`{name}`" for name in data["files"])
         values[f"{split}_files"] = files or "a program's rows"
@@ -246,9 +252,12 @@ def _figures(values):
 
 def _scores(model, entries):
     """Returns the card's values about test sets; in its YAML head they are JSON."""
-    results, rows, first = [], [], entries[0]["scores"]
+    results = []
+    rows = []
+    first = entries[0]["scores"]
     for entry in entries:
-        name, scores = entry["name"], entry["scores"]
+        name = entry["name"]
+        scores = entry["scores"]
         metrics = [
             {
                 "type": kind,

@@ -46,7 +46,8 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
         raise ImportError(
             f"A safetensors file needs safetensors: {how_to_install('safetensors')}."
         ) from error
-    path, model = Path(path), translator.model
+    path = Path(path)
+    model = translator.model
     check_absent(path)
     if not isinstance(model, Seq2Seq):
         raise ValueError(

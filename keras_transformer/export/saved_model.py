@@ -108,7 +108,8 @@ def export_saved_model(
     check_choice("dtype", dtype, ("float32", "bfloat16"))
     check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
-    tokenizers, config = translator.tokenizers, translator.config
+    tokenizers = translator.tokenizers
+    config = translator.config
     card = model_card(translator, path, run, languages, dtype)
     known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
@@ -197,7 +198,8 @@ def _prediction_log(name, signature, inputs):
 
 def _field(number, content):
     """Returns a protocol-buffer field: string, bytes or message, number up to 15."""
-    length, size = len(content), bytearray()
+    length = len(content)
+    size = bytearray()
     while length > 127:  # A varint: seven bits a byte, the lowest ones first.
         size.append(length & 127 | 128)
         length >>= 7

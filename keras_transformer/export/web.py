@@ -95,7 +95,8 @@ def export_web(
             "vocabulary has pieces besides; LiteRT and a SavedModel have them. "
             f"Received: {len(more)} pieces, such as {next(iter(more))!r}"
         )
-    config, model = translator.config, translator.model.with_dtype("float32")
+    config = translator.config
+    model = translator.model.with_dtype("float32")
     core = f"{CDN}core@{LITERT_JS}/"
     litert = {"version": LITERT_JS, "module": f"{core}+esm", "wasm": f"{core}wasm/"}
     with creating_directory(path) as temporary:

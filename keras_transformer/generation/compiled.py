@@ -17,7 +17,9 @@ from keras import ops
 from keras_transformer.generation.recorded import records_steps
 
 _ROWS = (1, 8, 32)
-_FIRST, _COUNT = 32, 4  # of the sizes of columns
+# The first size of columns, and the number of sizes.
+_FIRST = 32
+_COUNT = 4
 _MOST_KEPT = 24  # compiled variants of a function
 
 
@@ -31,8 +33,11 @@ class Compiled:
         # columns: how long padding may make inputs (B, C), by the number of the input.
         # cut: the input that an axis of the outputs is as long as, by the axis.
         # options: a function of the padded inputs that returns options of `function`.
-        self._function, self._model, self._options = function, model, options
-        self._columns, self._cut = columns, cut or {}
+        self._function = function
+        self._model = model
+        self._options = options
+        self._columns = columns
+        self._cut = cut or {}
         self._largest = 0  # rows of any batch that has more than `_ROWS`
         self.variant = functools.lru_cache(_MOST_KEPT)(self._compile)
 
@@ -64,8 +69,10 @@ class Compiled:
 
     def _padded(self, inputs):
         """Returns inputs with padding, up to one of a few shapes."""
-        batch, widths = len(inputs[0]), self._widths_for(inputs)
-        more_rows, padded = self._rows_for(batch) - batch, []
+        batch = len(inputs[0])
+        widths = self._widths_for(inputs)
+        more_rows = self._rows_for(batch) - batch
+        padded = []
         for number, x in enumerate(inputs):
             if number in widths:
                 more = 0, widths[number] - x.shape[1]

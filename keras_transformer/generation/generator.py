@@ -46,7 +46,8 @@ class _Decoding:
 
     def _rules(self, longest, prefix=None, weights=None):
         """Returns the options of a search for at most `longest` tokens."""
-        model, config = self.model, self.config
+        model = self.model
+        config = self.config
         sizes = model.config
         weights = weights or self.weights or model.decoding_weights()
         size = config.no_repeat_ngram_size
@@ -160,7 +161,8 @@ class Generator(_Decoding):
         return self._searched(*inputs, n_best=n_best)
 
     def _search(self, source, lengths, prefix, prefix_lengths, n_best, size=None):
-        config, model = self.config, self.model
+        config = self.config
+        model = self.model
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         keeps_shapes = self._keeps_shapes()
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
@@ -246,7 +248,8 @@ class Generator(_Decoding):
         return self._attended(source, target_out)
 
     def _attend(self, source, target_out):
-        target_in, layer = self._target_in(target_out), self.config.alignment_layer
+        target_in = self._target_in(target_out)
+        layer = self.config.alignment_layer
         encoded = self.model.encode(source)
         attention = self.model.attention(target_in, *encoded, layer=layer)
         is_token = ops.not_equal(target_out, self.model.config.pad_id)
@@ -264,7 +267,8 @@ class Generator(_Decoding):
 
     def _padded_source(self):
         """Returns how long padding may make a source (tokens), for `Compiled`."""
-        longest, model = self.config.max_source_length, self.model
+        longest = self.config.max_source_length
+        model = self.model
         try:
             model.config.check_positions(longest, "the longest source")
         except ValueError:
@@ -285,7 +289,8 @@ class Generator(_Decoding):
 
     def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
         """Returns the source, the longest output (B,) of each, and of all."""
-        longest, extra = self.longest, self.config.max_extra_length
+        longest = self.longest
+        extra = self.config.max_extra_length
         if source.shape[1] == 0:
             pad_id = self.model.config.pad_id
             source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
@@ -295,7 +300,8 @@ class Generator(_Decoding):
             limit = longest if self._keeps_shapes() else ops.max(of_each, initial=1)
             return source, of_each, limit
         # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
-        lengths, begun = ops.cast(lengths, "int32"), ops.cast(prefix_lengths, "int32")
+        lengths = ops.cast(lengths, "int32")
+        begun = ops.cast(prefix_lengths, "int32")
         of_source = ops.where(lengths <= 1, 1, lengths + extra)
         begun = ops.where(begun > 0, begun + 1 + extra, 1)
         of_each = ops.minimum(ops.maximum(of_source, begun), longest)
@@ -396,7 +402,8 @@ class LanguageSampler(_Decoding):
         self.model.config.check_positions(length, "`length`")
         if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
             return self._without_ngrams(prompts, length, temperature, seed)
-        batch, uniforms = len(prompts), np.empty((len(prompts), length), "float32")
+        batch = len(prompts)
+        uniforms = np.empty((len(prompts), length), "float32")
         for i in range(batch):
             uniforms[i] = np.random.default_rng(seed + i).random(length)
         temperatures = np.full(batch, temperature, "float32")

@@ -63,7 +63,8 @@ def check_fit(model, tokenizers, config):
             "The tokenizers and the model must have the same `pad_id`, `start_id` "
             f"and `end_id`. Received: {expected} and {ids}"
         )
-    layer, layers = config.alignment_layer, sizes.num_decoder_layers
+    layer = config.alignment_layer
+    layers = sizes.num_decoder_layers
     if layers and not -layers <= layer < layers:
         raise ValueError(
             f"`alignment_layer` must be from {-layers} to {layers - 1}. "
@@ -225,7 +226,8 @@ class Pipeline:
 
     def _tokenize(self, texts, side="source"):
         """Returns strings [B] as ids, cut to the longest of the side."""
-        tokenizer, longest = getattr(self.tokenizers, side), self.longest[side]
+        tokenizer = getattr(self.tokenizers, side)
+        longest = self.longest[side]
         pieces = tokenizer.tokenize(texts)
         truncated = pieces.row_lengths() > longest - 1
         ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
@@ -267,7 +269,8 @@ def _first_of(outputs):
 
 def as_arrays(outputs):
     """Returns outputs as NumPy arrays, strings as `str`."""
-    arrays, decode = {}, np.frompyfunc(bytes.decode, 1, 1)
+    arrays = {}
+    decode = np.frompyfunc(bytes.decode, 1, 1)
     for name, tensor in outputs.items():
         array = tensor.numpy()
         arrays[name] = decode(array) if array.dtype == object else array

@@ -28,7 +28,8 @@ class RecordedStep:
     """
 
     def __init__(self, model):
-        self._model, self._records = model, {}
+        self._model = model
+        self._records = {}
 
     def start(self, weights):
         """Returns `decode_step` with weights that stay the same."""
@@ -57,10 +58,12 @@ class RecordedStep:
         """Returns the record of a step and its nested outputs; `None` if it fails."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
-        variables, outputs = self._model.variables, []
+        variables = self._model.variables
+        outputs = []
 
         def run(given, tensors):
-            values, rest = given[: len(variables)], given[len(variables) :]
+            values = given[: len(variables)]
+            rest = given[len(variables) :]
             own = keras.tree.pack_sequence_as(weights, rest)
             with keras.StatelessScope(zip(variables, values, strict=True)):
                 found = self._model.decode_step(

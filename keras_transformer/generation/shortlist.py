@@ -41,7 +41,8 @@ class Shortlist:
 
     def check_fit(self, model: keras.Model, beam_size: int) -> None:
         """Raises `ValueError` if a search with a model cannot use the shortlist."""
-        sizes, most = model.config, max(self.table.max(), self.frequent.max())
+        sizes = model.config
+        most = max(self.table.max(), self.frequent.max())
         special = max(sizes.pad_id, sizes.start_id, sizes.end_id)
         if not hasattr(model, "narrowed") or special >= _SPECIAL:
             raise ValueError(
@@ -117,7 +118,8 @@ def learn_shortlist(
         frequent: Most frequent target pieces, F.
         iterations: Steps of expectation maximisation.
     """
-    used, times = [], np.zeros(source_size, np.int64)
+    used = []
+    times = np.zeros(source_size, np.int64)
     for source, target in pairs:
         pieces = np.unique(source).astype(np.int64)
         if len(used) < _PAIRS or np.any(times[pieces] < _TIMES):
@@ -130,11 +132,13 @@ def learn_shortlist(
     for chunk in chunks:
         cells, sizes = _cells(chunk, target_size)
         parts.append((np.searchsorted(keys, cells).astype(np.int32), sizes))
-    sources, chance = keys // target_size, np.ones(len(keys))
+    sources = keys // target_size
+    chance = np.ones(len(keys))
     for _ in range(iterations):
         counts = np.zeros(len(keys))
         for places, sizes in parts:
-            owners, share = np.repeat(np.arange(len(sizes)), sizes), chance[places]
+            owners = np.repeat(np.arange(len(sizes)), sizes)
+            share = chance[places]
             share /= np.bincount(owners, share)[owners]
             counts += np.bincount(places, share, len(keys))
         chance = counts / np.bincount(sources, counts)[sources]

@@ -69,7 +69,8 @@ def translator_of(
     )
     model = Transformer(config)
     for weight in model.weights:
-        path, shape = weight.path.split("/", 1)[1], tuple(weight.shape)
+        path = weight.path.split("/", 1)[1]
+        shape = tuple(weight.shape)
         weight.assign(weights[path] if path in weights else weight_of(path, shape))
     return Translator(model, tokenizers, DecodingConfig(**decoding))
 

@@ -120,7 +120,8 @@ def import_hugging_face(path: str | Path) -> Translator:
     scaled = options.one_of("scale_embedding", False, True, default=False)
     options.pass_over(*_IDLE, *_SEARCH_NEEDED)
     options.check_none_left()
-    search, file = options, path / "generation_config.json"
+    search = options
+    file = path / "generation_config.json"
     if file.exists():  # Without it `generate` uses the model's options.
         search = Options(read_json(file), file)
     banned = _banned_rows(search, pad)
@@ -129,7 +130,8 @@ def import_hugging_face(path: str | Path) -> Translator:
         ids = path / f"{side}_vocab.json"
         ids = ids if ids.exists() else path / "vocab.json"
         pieces = numbered_pieces(read_json(ids), ids, "<unk>")
-        model, unknown = (path / f"{side}.spm").read_bytes(), pieces.index("<unk>")
+        model = (path / f"{side}.spm").read_bytes()
+        unknown = pieces.index("<unk>")
         vocabularies.append(Vocabulary(pieces, model, end, unknown, start, pad, banned))
     tensors = _tensors(path)
 

@@ -204,7 +204,8 @@ def _read_npz(path):
 
 def _read_bin(path):
     """Returns the arrays of a `.bin` of version 1 (Marian's src/common/binary.cpp)."""
-    stream, arrays = io.BytesIO(path.read_bytes()), {}
+    stream = io.BytesIO(path.read_bytes())
+    arrays = {}
 
     def numbers(dtype, count):
         content = stream.read(np.dtype(dtype).itemsize * count)
@@ -310,7 +311,8 @@ def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
     is_one = all_tied or sources_tied
     source = tensors.take("Wemb" if is_one else "encoder_Wemb", None, width)
     target = tensors.take("Wemb" if is_one else "decoder_Wemb", None, width)
-    output, prefix = target, "decoder_ff_logit_out"
+    output = target
+    prefix = "decoder_ff_logit_out"
     if not (all_tied or output_tied):
         if f"{prefix}_Wt" in tensors:
             output = tensors.take(f"{prefix}_Wt", len(target), width)

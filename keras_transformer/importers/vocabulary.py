@@ -97,7 +97,8 @@ def _ordered(side, cut):
     theirs = [side.pad, side.start, side.end, side.unknown]
     # A start that is also the end or padding has its vector, but is never produced.
     owners = {side.start: 1, side.pad: 0, side.unknown: 3, side.end: 2}
-    names, banned = [], []
+    names = []
+    banned = []
     for ours, (row, name) in enumerate(zip(theirs, SPECIAL_NAMES, strict=True)):
         is_own = row is not None and owners[row] == ours
         if is_own:

@@ -120,7 +120,8 @@ def chunk_tokens(classes: int) -> int:
 def _over_chunks(learned, targets, weights, label_smoothing, gradient):
     """Returns the scores (R, 3) of `_chunk`, and the gradient of what is learned."""
     states, matrix, *bias = learned
-    tokens, width = ops.shape(states)[0], states.shape[-1]
+    tokens = ops.shape(states)[0]
+    width = states.shape[-1]
     classes = matrix.shape[0]
     count = tokens // (chunk_tokens(classes) + 1) + 1
     size = (tokens + count - 1) // count

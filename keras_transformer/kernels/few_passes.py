@@ -65,7 +65,8 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
         >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
         [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
     """
-    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
+    dtype = scores.dtype
+    wide = wide_dtype(scores.dtype)
     scores = ops.cast(scores, wide)
     if mask is not None:
         scores = ops.where(mask, scores, np.finfo(wide).min)
@@ -82,7 +83,8 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
 
 def dropped_softmax_in_graph(scores, mask, dropout):
     """As `dropout(masked_softmax(scores, mask), training=True)`."""
-    dtype, wide = scores.dtype, wide_dtype(scores.dtype)
+    dtype = scores.dtype
+    wide = wide_dtype(scores.dtype)
     keep, factors = dropout.next_mask(ops.shape(scores))
     if mask is not None:
         # A row with no key to attend to has zero weights.
@@ -125,9 +127,12 @@ STEPS = 2**16
 # number of the replica.
 COUNTER_BITS = 22
 # Odd constants of MurmurHash3 and xxHash, and the golden ratio times 2^32.
-GOLDEN, MIX_1 = np.uint32(0x9E3779B9), np.uint32(0x85EBCA6B)
-MIX_2, MIX_3 = np.uint32(0xC2B2AE35), np.uint32(0x7FEB352D)
-SEED_FACTOR, CALL_FACTOR = np.uint32(0x27D4EB2F), np.uint32(0x165667B1)
+GOLDEN = np.uint32(0x9E3779B9)
+MIX_1 = np.uint32(0x85EBCA6B)
+MIX_2 = np.uint32(0xC2B2AE35)
+MIX_3 = np.uint32(0x7FEB352D)
+SEED_FACTOR = np.uint32(0x27D4EB2F)
+CALL_FACTOR = np.uint32(0x165667B1)
 
 
 def drop(inputs, keep, scale):
@@ -177,7 +182,8 @@ def packed_keep_mask(num_rows, num_columns, threshold, state):
 def _keys(places, state):
     """Returns hashes uint32 (N,) of places, the seed and the call's number."""
     state = ops.cast(state, "uint32")
-    seed, call = state[0], state[1]
+    seed = state[0]
+    call = state[1]
     keys = _fold(ops.cast(places, "uint32") * GOLDEN + seed, 16) * MIX_1
     # The seed enters twice: else another layer's would be a shift of the rows.
     keys = keys + (seed * SEED_FACTOR + call * CALL_FACTOR)
@@ -186,7 +192,8 @@ def _keys(places, state):
 
 def _words(row_keys, column_keys):
     """Returns words (R, C), hashes of row keys (R,) and column keys (C,)."""
-    rows, columns = ops.expand_dims(row_keys, 1), ops.expand_dims(column_keys, 0)
+    rows = ops.expand_dims(row_keys, 1)
+    columns = ops.expand_dims(column_keys, 0)
     return _fold(ops.bitwise_xor(rows, columns) * MIX_3, 16)
 
 

@@ -23,7 +23,8 @@ def linear_recurrence(decays, inputs):
         return decay * slope, (slope,)
 
     def run(step, decays, inputs, reverse=False):
-        start, like = ops.zeros_like(inputs[0]), (inputs.dtype, inputs.shape[1:])
+        start = ops.zeros_like(inputs[0])
+        like = (inputs.dtype, inputs.shape[1:])
         _, (outputs,) = scan(step, start, (decays, inputs), [like], reverse)
         # A TensorFlow graph may not know the sizes.
         return ops.reshape(outputs, ops.shape(inputs))

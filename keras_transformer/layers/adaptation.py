@@ -76,7 +76,8 @@ def enable_lora(
 def _keep_out_of_files(layer):
     """Makes files hold the sums only, and loading one keep A and reset B to zero."""
     # Keras' `load_own_variables` resets both to zero, which no gradient can change.
-    load, configuration = layer.load_own_variables, layer.get_config
+    load = layer.load_own_variables
+    configuration = layer.get_config
 
     def load_own_variables(store):
         a = keras.ops.copy(layer.lora_kernel_a)
@@ -87,7 +88,8 @@ def _keep_out_of_files(layer):
         kept = configuration()
         return {n: kept[n] for n in kept if n not in ("lora_rank", "lora_alpha")}
 
-    layer.load_own_variables, layer.get_config = load_own_variables, get_config
+    layer.load_own_variables = load_own_variables
+    layer.get_config = get_config
     # Its state belongs to A and B, and may fit the loaded model's weights by chance.
     keep_optimizer_out_of_files((layer.lora_kernel_a, layer.lora_kernel_b))
 
@@ -144,7 +146,8 @@ def _quantised_dtype(layer):
     if not parts:
         return {}
     above = (layer.path or "").removesuffix(layer.name)
-    policies, configs = {}, {}
+    policies = {}
+    configs = {}
     for part in parts:
         # Relative to the layer, whatever will contain it.
         path = f"(.*/)?{re.escape(part.path.removeprefix(above))}"

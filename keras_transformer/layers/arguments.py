@@ -31,7 +31,8 @@ def check_known_width(layer, **shapes):
 
 def check_same_width(name, outputs, inputs):
     """Raises `ValueError` unless a sub-layer's outputs are as wide as its inputs."""
-    width, expected = outputs.shape[-1], inputs.shape[-1]
+    width = outputs.shape[-1]
+    expected = inputs.shape[-1]
     if width != expected and None not in (width, expected):
         raise ValueError(
             f"`{name}` must return outputs as wide as its inputs, to which they are "

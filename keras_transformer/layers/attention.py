@@ -137,7 +137,8 @@ def attention_spec(layer, heads, args, kwargs):
     given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
     names = ("query", "value", "key")
     shapes = [given[name].shape for name in names if given.get(name) is not None]
-    shape, dtype = layer.compute_output_shape(*shapes), layer.compute_dtype
+    shape = layer.compute_output_shape(*shapes)
+    dtype = layer.compute_dtype
     output = keras.KerasTensor(shape, dtype)
     if not given.get("return_attention_scores"):
         return output

@@ -45,7 +45,8 @@ def joined(denses, scale=1.0):
     """Returns kernels and biases side by side; `()` if a layer is special."""
     # The first kernel and bias are multiplied by `scale`.
     dtype = denses[0].compute_dtype
-    kernels, has_bias = [], False
+    kernels = []
+    has_bias = False
     for dense in denses:
         if not is_plain(dense):  # Such as a quantised one: its own call is needed.
             return ()

@@ -31,7 +31,8 @@ from keras_transformer.types import (
 
 Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 Positions: TypeAlias = Literal[Sinusoids, "learned", "none"]
-SINUSOIDS, POSITIONS = typing.get_args(Sinusoids), typing.get_args(Positions)
+SINUSOIDS = typing.get_args(Sinusoids)
+POSITIONS = typing.get_args(Positions)
 
 
 def sinusoidal_encoding(
@@ -74,7 +75,8 @@ def sinusoidal_encoding(
     pairs = ops.arange(count, dtype="float32")
     frequencies = ops.exp(pairs * (-math.log(10000.0) / turns))
     angles = ops.cast(positions, "float32")[..., None] * frequencies
-    sines, cosines = ops.sin(angles), ops.cos(angles)
+    sines = ops.sin(angles)
+    cosines = ops.cos(angles)
     if kind != "sinusoidal":
         return ops.concatenate([sines, cosines], axis=-1)
     interleaved = ops.stack([sines, cosines], axis=-1)  # (..., count, 2)

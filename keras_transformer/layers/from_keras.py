@@ -40,7 +40,8 @@ def attention_from_keras(cls, layer):
     projections = attention_projections(layer)
     _check_floats(layer, projections.values())
     if has_own_attention(layer):
-        expected, kind = "`layer` must attend as Keras does", type(layer).__name__
+        expected = "`layer` must attend as Keras does"
+        kind = type(layer).__name__
         raise ValueError(f"{expected}. Received: {kind}, which overrides it")
     options = layer.get_config() | {"dtype": layer.dtype_policy}
     for name, without in _NOT_OURS.items():
@@ -60,7 +61,8 @@ def attention_from_keras(cls, layer):
 def _take_attention(attention, projections):
     """Copies four projections; Keras' have an axis of heads."""
     for name, theirs in projections.items():
-        ours, inputs = getattr(attention, f"{name}_dense"), 2 if name == "output" else 1
+        ours = getattr(attention, f"{name}_dense")
+        inputs = 2 if name == "output" else 1
         rows = math.prod(theirs.kernel.shape[:inputs])
         _take(ours.kernel, ops.reshape(theirs.kernel, (rows, -1)))
         if theirs.bias is not None:

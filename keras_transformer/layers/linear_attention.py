@@ -76,7 +76,8 @@ def _divided(outputs):
     totals = outputs[..., -1:]
     # Dividing twice keeps the square of a small total out of the gradient.
     scale = ops.stop_gradient(ops.where(totals > SMALLEST_TOTAL, totals, 1.0))
-    outputs, totals = outputs[..., :-1] / scale, totals / scale
+    outputs = outputs[..., :-1] / scale
+    totals = totals / scale
     return outputs / ops.where(totals > SMALLEST_TOTAL, totals, 1.0)
 
 
@@ -265,7 +266,8 @@ class PerformerAttention(LinearAttention):
         return ops.matmul(inputs, ops.transpose(vectors)) - squares / 2
 
     def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
-        queries, keys = self._exponents(queries), self._exponents(keys)
+        queries = self._exponents(queries)
+        keys = self._exponents(keys)
         # Factors of one query's features cancel, and so does a factor of all keys'.
         queries -= ops.stop_gradient(ops.max(queries, axis=-1, keepdims=True))
         # That of the keys must not depend on them, or a later one would change it: the

@@ -71,7 +71,8 @@ class LocalAttention(MultiHeadAttention):
             bias = attention_bias(mask, queries.dtype)
             step = step._replace(mask=mask, bias=bias)
             return super().attend(queries, keys, values, mask, step=step)
-        length, size = ops.shape(queries)[2], max(self.window, SMALLEST_BLOCK)
+        length = ops.shape(queries)[2]
+        size = max(self.window, SMALLEST_BLOCK)
         if mask is None:
             mask = ops.ones((1, 1, 1, length), dtype="bool")
         is_key = ops.expand_dims(mask_of_keys(mask), -1)  # (B, 1, T, 1)
@@ -136,7 +137,8 @@ def join_blocks(blocks, length):
 def with_neighbours(blocks, before, after):
     """Adds to each block its neighbouring positions, zeros at the ends."""
     # (B, H, M, C, K) --> (B, H, M, before + C + after, K), each of both at most C.
-    parts, size = [blocks], blocks.shape[3]
+    parts = [blocks]
+    size = blocks.shape[3]
     rest = ((0, 0), (0, 0))
     # JAX sees only in this order that the number of blocks stays the same.
     if before:

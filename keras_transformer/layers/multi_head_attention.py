@@ -359,7 +359,8 @@ class MultiHeadAttention(ComposedLayer):
         Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
         """
         (groups, width), (_, value_width) = self.heads["key"], self.heads["value"]
-        size, dtype = (sentences, groups, length * hypotheses), self.compute_dtype
+        size = (sentences, groups, length * hypotheses)
+        dtype = self.compute_dtype
         keys = decoding.new_cache((*size, width), dtype)
         return keys, decoding.new_cache((*size, value_width), dtype)
 
@@ -413,7 +414,8 @@ class MultiHeadAttention(ComposedLayer):
 
     def _step_heads(self, inputs, weights, *names):
         """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
-        hypotheses, heads = inputs.shape[1], list(map(self.heads.get, names))
+        hypotheses = inputs.shape[1]
+        heads = list(map(self.heads.get, names))
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
         if weights and heads.count(heads[0]) == len(heads):
             projected = affine(rows, *weights)

@@ -40,9 +40,11 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
     pairs = ops.arange(width // 2, dtype="float32")
     frequencies = ops.exp(pairs * (-2.0 * math.log(base) / width))
     angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, K / 2)
-    cosines, sines = ops.cos(angles), ops.sin(angles)
+    cosines = ops.cos(angles)
+    sines = ops.sin(angles)
     wide = ops.cast(inputs, "float32")
-    even, odd = wide[..., ::2], wide[..., 1::2]
+    even = wide[..., ::2]
+    odd = wide[..., 1::2]
     turned = [even * cosines - odd * sines, even * sines + odd * cosines]
     turned = ops.stack(turned, axis=-1)  # (..., T, K / 2, 2)
     return ops.cast(ops.reshape(turned, ops.shape(inputs)), inputs.dtype)

@@ -127,7 +127,8 @@ class TransformerLayer(ComposedLayer):
         self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
         for norm in self.norms.values():
             norm.supports_masking = True  # Keras' RMSNormalization warns of masks.
-        rate, dtype = self.dropout_rate, self.dtype_policy
+        rate = self.dropout_rate
+        dtype = self.dtype_policy
         self.dropouts = {
             name: Dropout(rate, dtype=dtype, name=f"{name}_dropout")
             for name in self.sublayers
@@ -196,7 +197,8 @@ class TransformerLayer(ComposedLayer):
 
     def residual(self, name, x, sublayer, training=None):
         """Adds a sub-layer's output to x, with the norm before or after."""
-        norm, dropout = self.norms[name], self.dropouts[name]
+        norm = self.norms[name]
+        dropout = self.dropouts[name]
         outputs = sublayer(norm(x, training=training) if self.norm_first else x)
         check_same_width(name, outputs, x)
         x = x + dropout(outputs, training=training)

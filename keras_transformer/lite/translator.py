@@ -136,7 +136,8 @@ class TextTranslator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
-        scores, columns = [], {"sources": sources, "targets": targets}
+        scores = []
+        columns = {"sources": sources, "targets": targets}
         for row in self._rows("score", columns):
             tokens = [token for token in row["tokens"] if token]
             scores.append(
@@ -240,7 +241,8 @@ class LiteTranslator(TextTranslator):
             ) from error
         self.path = Path(directory)
         self.description = _read_description(self.path)
-        files, self.most = self.description["tokenizers"], self.description["n_best"]
+        files = self.description["tokenizers"]
+        self.most = self.description["n_best"]
         if self.description["quantize"] == "int8":  # Weights cost less than caches,
             self.batch_size = 8  # which the loop copies at every token.
         self._source, self._target = (
@@ -270,7 +272,8 @@ class LiteTranslator(TextTranslator):
                 "truncated": truncated | is_cut,
             }
         lengths = np.array([len(ids) for ids in sources], np.int32)
-        inputs, is_empty = {"source": source, "lengths": lengths}, lengths == 1
+        inputs = {"source": source, "lengths": lengths}
+        is_empty = lengths == 1
         if name == "complete":
             prefixes, is_cut = self._cut(self._target, more[0], longest - 1)
             truncated |= is_cut

@@ -74,7 +74,8 @@ class Ensemble(ExportableModel):
             raise ValueError(
                 f"An ensemble must have at least two members. Received: {len(members)}"
             )
-        self.members, self.built = list(members), True
+        self.members = list(members)
+        self.built = True
         self.config = EnsembleSizes([member.config for member in members])
 
     def call(

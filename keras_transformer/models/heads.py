@@ -32,7 +32,8 @@ class EncoderHead(KeepsQuantisation, ExportableModel):
             raise TypeError(
                 f"`encoder` must be an `Encoder`. Received: {type(encoder).__name__}"
             )
-        self.encoder, self.supports_masking = encoder, True
+        self.encoder = encoder
+        self.supports_masking = True
         # With ids every size is known, so the weights can exist from the start.
         if isinstance(encoder.embedding, PositionalEmbedding) and not encoder.built:
             encoder.build(self.input_signature()[0].shape)
@@ -174,8 +175,10 @@ class TextClassifier(EncoderHead):
         super().__init__(encoder, **kwargs)
         check_size("num_classes", num_classes)
         check_choice("pooling", pooling, ("mean", "class_token"))
-        self.num_classes, self.pooling = num_classes, pooling
-        config, self.class_token = encoder.config, None
+        self.num_classes = num_classes
+        self.pooling = pooling
+        config = encoder.config
+        self.class_token = None
         if pooling == "class_token":
             self.class_token = ClassToken(dtype=self.dtype_policy, name="class_token")
             self.class_token.build((None, None, config.d_model))

@@ -13,7 +13,8 @@ from keras_transformer.kernels.ids import check_ids
 from keras_transformer.layers.arguments import check_size
 
 # Shares of the chosen tokens.
-MASKED, REPLACED = 0.8, 0.1
+MASKED = 0.8
+REPLACED = 0.1
 
 
 def mask_tokens(

@@ -129,7 +129,8 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         self, embedding: keras.layers.Layer | None, vocabulary_size: int, use_bias: bool
     ) -> None:
         """Makes the output matrix, or shares that of `embedding`, and the bias."""
-        self.tied_embedding, self.output_dense = embedding, None
+        self.tied_embedding = embedding
+        self.output_dense = None
         if embedding is None:
             self.output_dense = keras.layers.Dense(
                 vocabulary_size,
@@ -205,7 +206,8 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         A search drops finished sentences and makes room as outputs grow.
         """
         rest = dict(state)  # Nested tensors (B, ...), but for these two.
-        index, caches = rest.pop("index"), rest.pop("caches")
+        index = rest.pop("index")
+        caches = rest.pop("caches")
         rest = keras.tree.map_structure(
             lambda leaf: ops.take(leaf, sentences, axis=0), rest
         )
@@ -232,16 +234,20 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         """Returns logits (R, V) and the new state, from one position (R, 1, D)."""
         # parents (B, N): the hypothesis of the last step that each one continues.
         weights = self.decoding_weights() if weights is None else weights
-        layers, index = self.decoder_layers, state["index"]
-        hypotheses, width = parents.shape[1], x.shape[-1]
+        layers = self.decoder_layers
+        index = state["index"]
+        hypotheses = parents.shape[1]
+        width = x.shape[-1]
         x = ops.reshape(x, (-1, hypotheses, width))  # (B, N, D)
         ancestors, mask = _past(state, parents)
         sources = state.get("sources", (None,) * len(layers))
-        source_mask, dtype = state.get("source_mask"), layers[0].compute_dtype
+        source_mask = state.get("source_mask")
+        dtype = layers[0].compute_dtype
         if source_mask is not None:
             source_mask = prepare_mask(source_mask, dtype)
         masks = prepare_mask(mask, dtype), source_mask
-        caches, places = [], {}
+        caches = []
+        places = {}
         for layer, cache, source, layer_weights in zip(
             layers, state["caches"], sources, weights["layers"], strict=True
         ):
@@ -291,7 +297,8 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
 def _past(state, parents):
     """Returns the new ancestors and a mask (B, 1, N, L * N) of each one's past."""
-    index, hypotheses = state["index"], parents.shape[1]
+    index = state["index"]
+    hypotheses = parents.shape[1]
     batch, _, length = ops.shape(state["ancestors"])
     positions = ops.arange(length, dtype="int32")
     if hypotheses == 1:

@@ -45,7 +45,9 @@ class OwnModel(ExactTraining, keras.Model):
         if not isinstance(model, keras.Model):
             raise TypeError(f"{_EXPECTED}. Received: a {type(model).__name__}")
         super().__init__(name=model.name, dtype=model.dtype_policy)
-        self.model, self._takes_pair, self.built = model, True, True
+        self.model = model
+        self._takes_pair = True
+        self.built = True
         self._encodes = hasattr(model, "encode")
         # The targets differ in the last token.
         logits = self._tried([3, 2])
@@ -156,7 +158,8 @@ class OwnModel(ExactTraining, keras.Model):
         self, ids: TensorLike, parents: TensorLike, state: Nest, weights: Nest = None
     ) -> tuple[Tensor, Nest]:
         """As `Transformer.decode_step`, computing all positions again."""
-        index, hypotheses = state["index"], parents.shape[1]
+        index = state["index"]
+        hypotheses = parents.shape[1]
         before = pick(state["ids"], parents)  # (B, N, L)
         length = ops.shape(before)[2]
         is_new = ops.equal(ops.arange(length, dtype="int32"), index)

@@ -181,9 +181,11 @@ class Transformer(Seq2Seq):
 
     def layers_of(self, part: str) -> list[keras.layers.Layer]:
         """Returns the layers of the "encoder" or "decoder", without the embedding."""
-        layers, norm = self.decoder_layers, self.decoder_norm
+        layers = self.decoder_layers
+        norm = self.decoder_norm
         if part == "encoder":
-            layers, norm = self.encoder_layers, self.encoder_norm
+            layers = self.encoder_layers
+            norm = self.encoder_norm
         return [*layers] if norm is None else [*layers, norm]
 
     def _embed(self, side, ids, training, **start):

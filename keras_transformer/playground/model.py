@@ -29,7 +29,8 @@ class PlayedRun:
     def __init__(self, directory: str | Path):
         self._translator = Translator.load(directory)
         self._config = self._translator.config.replace(n_best=None)
-        model, tokenizers = self._translator.model, self._translator.tokenizers
+        model = self._translator.model
+        tokenizers = self._translator.tokenizers
 
         def pipeline(**changes):
             return Pipeline(model, tokenizers, self._config.replace(**changes))
@@ -73,11 +74,14 @@ class PlayedRun:
         if temperature is not None:
             _check_number("temperature", temperature, 0, 10, (int, float))
             seeds = range(seed, seed + count)
-            name, columns = "sample", ([text] * count, [temperature] * count, seeds)
+            name = "sample"
+            columns = ([text] * count, [temperature] * count, seeds)
         elif prefix.strip():
-            name, columns = "complete", ([text], [prefix])
+            name = "complete"
+            columns = ([text], [prefix])
         else:
-            name, columns = "nbest", ([text],)
+            name = "nbest"
+            columns = ([text],)
         pipeline = self._pipeline(beam_size=beam_size)
         outputs = pipeline.answer(name, *columns, with_ids=True)
         pad_id = self._translator.tokenizers.target.pad_id

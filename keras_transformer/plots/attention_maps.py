@@ -25,8 +25,12 @@ if TYPE_CHECKING:  # It loads TensorFlow.
     from keras_transformer.translator import Translator
 
 # Inches: a token's square, the space of labels and colour bar, the largest figure.
-_SQUARE, _MARGIN, _LARGEST = 0.28, 1.6, 24.0
-_SMALL_SQUARE, _SMALL_MARGIN = 0.2, 1.0  # of one of several panels
+_SQUARE = 0.28
+_MARGIN = 1.6
+_LARGEST = 24.0
+# The same of one of several panels.
+_SMALL_SQUARE = 0.2
+_SMALL_MARGIN = 1.0
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
@@ -243,7 +247,8 @@ def sentence_attention(
         >>> seen = plots.sentence_attention(Translator.load("runs/en-de"), "A man.")
         >>> seen.cross.shape  # (L, H, T, S)
     """
-    model, tokenizers = translator.model, translator.tokenizers
+    model = translator.model
+    tokenizers = translator.tokenizers
     if not isinstance(model, Transformer):
         raise ValueError(
             "Only a `Transformer` has the three kinds of attention; "
@@ -267,7 +272,8 @@ def sentence_attention(
     inputs = tuple(np.array([ids], "int32") for ids in (source, target_in))
     with recorded_attention() as record:
         model(inputs, training=False)
-    encoder, decoder = model.encoder_layers, model.decoder_layers
+    encoder = model.encoder_layers
+    decoder = model.decoder_layers
     return SentenceAttention(
         source_tokens=tokenizers.source.pieces(source),
         target_tokens=tokenizers.target.pieces(target_out),

@@ -59,13 +59,15 @@ def training_curves(
         >>> figure = plots.training_curves("runs/en-de", ["perplexity"])
         >>> figure = plots.training_curves(model.fit(x, y, validation_data=valid))
     """
-    title, monitor = "training", "loss"
+    title = "training"
+    monitor = "loss"
     if isinstance(log, (str, Path)):
         log = Path(log) / "log.csv" if Path(log).is_dir() else Path(log)
         title = f"training of {log.absolute().parent.name}"
         if (config := log.with_name("config.json")).exists():
             monitor = RunConfig.load(config).training.monitor
-    is_own, log = axes is None, _read(log)
+    is_own = axes is None
+    log = _read(log)
     known = dict.fromkeys(name.removeprefix("val_") for name in log if name != "epoch")
     if metrics is None:
         others = known.keys() - _TITLES.keys() - {"step", "updates"}
@@ -79,7 +81,8 @@ def training_curves(
             )
     size = (6.4, 4.0) if len(metrics) == 1 else (4.4, 3.2)
     figure, axes = axes_for(axes, len(metrics), size, columns=3)
-    best, scores = None, np.array(log.get(f"val_{monitor}", []))
+    best = None
+    scores = np.array(log.get(f"val_{monitor}", []))
     if np.isfinite(scores).any():
         find = np.nanargmin if monitor == "loss" else np.nanargmax
         best = log["epoch"][find(scores)]

@@ -68,14 +68,17 @@ def quickstart(
     check_no_pattern(path)
     say(console, "generating English and German sentences from a grammar")
     pairs = {name: list(generate_pairs(name, size)) for name, size in sizes.items()}
-    training, validation = pairs["train"], pairs["valid"]
+    training = pairs["train"]
+    validation = pairs["valid"]
     translator = train(
         training, directory, config, validation, console, command=command
     )
     weights = weights_digest(directory)
-    test, name = pairs["test"], "generated test sentences"
+    test = pairs["test"]
+    name = "generated test sentences"
     scores = evaluate(translator, test, directory / "test.translations.txt")
-    fingerprint, values = open_pairs(test).fingerprint(), dataclasses.asdict(scores)
+    fingerprint = open_pairs(test).fingerprint()
+    values = dataclasses.asdict(scores)
     record_scores(directory, name, fingerprint, translator.config, values, weights)
     saved_model = translator.export(path, run=directory, languages=("en", "de"))
     say(console, f"exported {saved_model}; translating unseen sentences with it")
@@ -84,7 +87,8 @@ def quickstart(
     for (source, reference), text in zip(test, translations, strict=False):
         verdict = "right" if text == reference else f"not {reference}"
         for depth, words in ((2, source), (4, text), (4, verdict)):
-            first, others = " " * depth, " " * (depth + 2)
+            first = " " * depth
+            others = " " * (depth + 2)
             for line in textwrap.wrap(
                 words, console.width, initial_indent=first, subsequent_indent=others
             ):

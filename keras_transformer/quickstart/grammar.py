@@ -32,7 +32,8 @@ _PRONOUNS = {
     "p": ("they", "them", "sie", "sie", "ihnen", 3),
     "who": ("who", "whom", "wer", "wen", "wem", 2),
 }
-_SPEAKERS, _THIRD = ("I", "you", "we"), ("m", "f", "p")
+_SPEAKERS = ("I", "you", "we")
+_THIRD = ("m", "f", "p")
 _POSSESSIVES = {"my": "mein", "your": "dein", "his": "sein", "her": "ihr"}
 _POSSESSIVES |= {"our": "unser", "their": "ihr"}
 _EIN_WORDS = {**_POSSESSIVES, "a": "ein", "": ""}
@@ -89,14 +90,17 @@ def noun_phrase(
     gender = "p" if plural else noun.german_forms[0]
     german = []
     for case in range(4):
-        said, ending = "", _STRONG[gender][case]
+        said = ""
+        ending = _STRONG[gender][case]
         if owner or determiner == "the":
-            said, ending = _DER[gender][case], _WEAK[gender][case]
+            said = _DER[gender][case]
+            ending = _WEAK[gender][case]
         elif stem:
             said = stem + _EIN[gender][case]
             ending = _WEAK[gender][case] if said != stem else ending
         described = adjective.german.removesuffix("e") + ending if adjective else ""
-        form, of_owner = _german_noun(noun, plural, case), owner and owner.german[3]
+        form = _german_noun(noun, plural, case)
+        of_owner = owner and owner.german[3]
         german.append(_join(said, described, form, of_owner))
     english = (_join(*english),) * 2
     return Phrase(english, german, 3 if plural else 2, gender, weight, noun)
@@ -133,7 +137,8 @@ class Clause:
         is_question = self.front not in ("", "time")
         auxiliary, verb = self._english_verb(is_question or self.negated)
         two = [self.subject.english[0], auxiliary]
-        is_first, time = self.front == "time", self.time.english if self.time else ""
+        is_first = self.front == "time"
+        time = self.time.english if self.time else ""
         said = _join(
             f"{time}," if is_first else self.front.removesuffix("yes"),
             *(reversed(two) if is_question else two),
@@ -149,7 +154,8 @@ class Clause:
 
     def _english_verb(self, wants_auxiliary):
         """Returns the auxiliary, if any, and the rest."""
-        number, is_past = self.subject.number, self.tense == "past"
+        number = self.subject.number
+        is_past = self.tense == "past"
         base = self.verb.english if self.verb else "be"
         if self.modal is not None:
             return self.modal.english, _join(*self.modal.english_forms, base)
@@ -201,7 +207,8 @@ class Clause:
 
     def _german_verb(self, last):
         """Returns the finite verb and the end of the clause."""
-        number, is_past = self.subject.number, self.tense == "past"
+        number = self.subject.number
+        is_past = self.tense == "past"
         verb = self.verb.german.split(" ")[0] if self.verb else "sein"
         *prefix, infinitive = verb.split("|")  # "an|rufen"
         if self.modal is not None:
@@ -220,7 +227,8 @@ class Clause:
 
 def say(main, conjunction=None, second=None, second_first=False) -> tuple[str, str]:
     """Returns the English and the German sentence of one clause or of two."""
-    english, german = main.english(), main.german(after=second_first)
+    english = main.english()
+    german = main.german(after=second_first)
     if second is not None:
         because = f"{conjunction.english} {second.english()}"
         weil = f"{conjunction.german} {second.german(last=True)}"
@@ -245,7 +253,8 @@ class Grammar:
     def pair(self) -> tuple[str, str]:
         """Returns an English and a German sentence of any kind."""
         self._used.clear()
-        main, draw = self._clause(), self._random()
+        main = self._clause()
+        draw = self._random()
         if draw < 0.25:
             return self._because(main)
         if draw < 0.33:  # "Anna thinks that ...".
@@ -266,7 +275,9 @@ class Grammar:
         return say(main)
 
     def _because(self, main):
-        theme, draw, reasons = main.theme, self._random(), []
+        theme = main.theme
+        draw = self._random()
+        reasons = []
         if theme is not None and theme.weight == "known":
             fitting = words("adjective", theme.word.tags, "objects")
             reasons = [w for w in fitting if "reason" in w.tags and w not in self._used]
@@ -328,9 +339,11 @@ class Grammar:
         return Phrase(*forms, 2, *name.tags, "known", name)
 
     def _noun(self, tags, negated=False):
-        noun, draw = self._new(words("noun", tags)), self._random()
+        noun = self._new(words("noun", tags))
+        draw = self._random()
         plural = bool(noun.english_forms) and self._random() < 0.2
-        fitting, owner = words("adjective", noun.tags, "objects"), None
+        fitting = words("adjective", noun.tags, "objects")
+        owner = None
         adjective = self._new(fitting) if self._random() < 0.35 else None
         determiner = "the"
         is_owned = not {"person", "animal", "building", "part"} & set(noun.tags)
@@ -364,7 +377,8 @@ def generate_pairs(split: str, count: int, seed: int = 1) -> Iterator[tuple[str,
         ValueError: If `split` is not "train", "valid" or "test".
     """
     check_choice("split", split, _SPLITS)
-    grammar, seen = Grammar(seed), set()
+    grammar = Grammar(seed)
+    seen = set()
     while len(seen) < count:
         english, german = grammar.pair()
         digest = hashlib.sha256(german.casefold().encode("utf-8")).digest()

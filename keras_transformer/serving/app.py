@@ -60,7 +60,8 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
         },
     )
     app.router.redirect_slashes = False
-    app.state.model, app.state.seconds = model, seconds
+    app.state.model = model
+    app.state.seconds = seconds
     # More threads would share the same cores.
     app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
     return app
@@ -105,7 +106,8 @@ def _say_malformed(request, error):
 
 def _model_of(request):
     """Returns the model if it is the one that the path names."""
-    model, path = request.app.state.model, request.path_params
+    model = request.app.state.model
+    path = request.path_params
     version = path.get("version", str(model.version))
     # The pattern of a route lets a line feed pass at its end.
     is_odd = ":" in path["name"] or request.scope["path"].endswith("\n")
@@ -146,7 +148,8 @@ async def metadata(request: Request) -> Response:
 
 async def predict(request: Request) -> Response:
     """Answers the outputs of a signature, one request at a time."""
-    body, worker = await request.body(), request.app.state.worker
+    body = await request.body()
+    worker = request.app.state.worker
     seconds = request.app.state.seconds
     running = asyncio.get_running_loop().run_in_executor(
         worker, _predict, request, body

@@ -57,7 +57,8 @@ class ServedModel:
     """One version of an export: the SavedModel in NAME/VERSION."""
 
     def __init__(self, path: Path):
-        self.name, self.version = path.parent.resolve().name, int(path.name)
+        self.name = path.parent.resolve().name
+        self.version = int(path.name)
         # Keeps the functions of the signatures alive.
         self._module = load_saved_model(path)
         most = most_rows(path.parent)
@@ -140,7 +141,8 @@ def _joined(parts):
     shape = np.max([part.shape for part in parts], axis=0)
     shape[0] = sum(map(len, parts))
     padding = b"" if parts[0].dtype == object else 0
-    joined, start = np.full(shape, padding, parts[0].dtype), 0
+    joined = np.full(shape, padding, parts[0].dtype)
+    start = 0
     for part in parts:
         rows = slice(start, start + len(part))
         joined[(rows, *map(slice, part.shape[1:]))] = part

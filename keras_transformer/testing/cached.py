@@ -53,15 +53,20 @@ def assert_cached_equals_uncached(
     """
     check_number("length", length, int, minimum=2)
     check_number("beam_size", beam_size, int, minimum=1)
-    rng, config = generator_of(seed, tolerance), model.config
+    rng = generator_of(seed, tolerance)
+    config = model.config
     if hasattr(model, "encode"):
         if source is None:
             source = drawn((2, 5), config.source_vocabulary_size, config.pad_id, rng)
             source[1, 3:] = config.pad_id
         source = start = as_array(source)
-        sentences, classes = len(source), config.target_vocabulary_size
+        sentences = len(source)
+        classes = config.target_vocabulary_size
     else:
-        source, start, sentences, classes = None, 2, 2, config.vocabulary_size
+        source = None
+        start = 2
+        sentences = 2
+        classes = config.vocabulary_size
     tokens = drawn((length, sentences, beam_size), classes, config.pad_id, rng)
     tokens[0] = config.start_id
     parents = rng.integers(beam_size, size=tokens.shape).astype("int32")
@@ -72,11 +77,13 @@ def assert_cached_equals_uncached(
     state = model.start_decoding(start, length // 2, beam_size)
     for t in range(length):
         if t == length // 2:
-            kept, paths = kept[-1:], paths[-1:]
+            kept = kept[-1:]
+            paths = paths[-1:]
             state = model.resize_decoding(state, ops.convert_to_tensor(kept), length)
         moved = np.take_along_axis(paths, parents[t, kept][..., None], axis=1)
         paths = np.concatenate([moved, tokens[t, kept][..., None]], axis=-1)
-        ids, places = tokens[t, kept].reshape(-1), parents[t, kept]
+        ids = tokens[t, kept].reshape(-1)
+        places = parents[t, kept]
         ids, places = map(ops.convert_to_tensor, (ids, places))
         logits, state = model.decode_step(ids, places, state, weights)
         # One length is compiled once.

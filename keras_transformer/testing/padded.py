@@ -71,7 +71,8 @@ def assert_padding_invariant(
 
     def output(rows, rooms):
         """Returns the output of some rows, each input padded to its room."""
-        inputs, masks = [], {}
+        inputs = []
+        masks = {}
         for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
             is_real = np.arange(rooms[i]) < length[rows][:, None]
             array = _padded(array[rows], length[rows], rooms[i], pad_id, rng)
@@ -82,7 +83,8 @@ def assert_padding_invariant(
             inputs.append(array)
         return calls.output_of(layer, inputs, call_options | masks)
 
-    everything, room = slice(None), rooms[0]
+    everything = slice(None)
+    room = rooms[0]
     expected = output(everything, rooms)
     longer = output(everything, [room + _MORE, *rooms[1:]])
     has_positions = longer.shape != expected.shape
@@ -95,10 +97,13 @@ def assert_padding_invariant(
         )
 
     def check(rows, rooms, what):
-        actual, wanted, real = output(rows, rooms), expected[rows], None
+        actual = output(rows, rooms)
+        wanted = expected[rows]
+        real = None
         if has_positions:
             shared = min(actual.shape[1], wanted.shape[1])
-            actual, wanted = actual[:, :shared], wanted[:, :shared]
+            actual = actual[:, :shared]
+            wanted = wanted[:, :shared]
             real = np.arange(shared) < lengths[0][rows][:, None]
         claim = f"{calls.name_of(layer)} depends on padding: {what}"
         first = (rows.start or 0, 0)

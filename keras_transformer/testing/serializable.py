@@ -52,7 +52,8 @@ def assert_serializable(
     name = calls.name_of(layer)
     arrays = calls.input_arrays(inputs, shape, ids_below, 0, rng)
     expected = calls.output_of(layer, arrays, call_options)
-    config, signature = layer.get_config(), inspect.signature(type(layer).__init__)
+    config = layer.get_config()
+    signature = inspect.signature(type(layer).__init__)
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     given = [p.name for p in signature.parameters.values() if p.kind in kinds][1:]
     lacking = [one for one in given if one not in (*config, *aliases)]
@@ -103,7 +104,8 @@ def _made_again(layer, name):
             f"{name} is made again as a {calls.name_of(again)}: two classes are "
             "registered under one name"
         )
-    before, after = written(layer.get_config()), written(again.get_config())
+    before = written(layer.get_config())
+    after = written(again.get_config())
     others = [key for key in before if after.get(key) != before[key]]
     if others:
         raise AssertionError(
@@ -115,7 +117,8 @@ def _made_again(layer, name):
 
 def _output_of_file(layer, name, arrays, options):
     """Returns the output of a layer, saved and loaded within a model."""
-    model, is_model = layer, isinstance(layer, keras.Model)
+    model = layer
+    is_model = isinstance(layer, keras.Model)
     if not is_model:
         symbolic = [keras.Input(x.shape[1:], dtype=str(x.dtype)) for x in arrays]
         model = keras.Model(symbolic, layer(*symbolic, **options))

@@ -133,7 +133,8 @@ class Corpus:
         if boundaries is None:
             boundaries = bucket_boundaries(config.max_length)
             if config.batch_shapes is not None:
-                used, number = longer[self._order], config.batch_shapes
+                used = longer[self._order]
+                number = config.batch_shapes
                 boundaries = few_boundaries(used, boundaries, number)
         check_boundaries(boundaries, int(longer.max()))
         self.boundaries = boundaries
@@ -150,7 +151,8 @@ class Corpus:
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
 
     def __repr__(self):
-        pairs, batches = f"{self.num_pairs:,} pairs", f"{self.num_batches:,} batches"
+        pairs = f"{self.num_pairs:,} pairs"
+        batches = f"{self.num_batches:,} batches"
         return f"<Corpus: {pairs}, {batches} an epoch, {self.bad_lines}>"
 
     def dataset(self, first_epoch: int = 0, *, shuffle: bool = True) -> tf.data.Dataset:
@@ -174,7 +176,8 @@ class Corpus:
             >>> model.fit(rest, initial_epoch=20, epochs=30, shuffle=False)
         """
         check_number("first_epoch", first_epoch, int, minimum=0)
-        number, epoch = self.num_batches, first_epoch
+        number = self.num_batches
+        epoch = first_epoch
 
         def steps():
             return range(epoch * number, (epoch + 1) * number)
@@ -240,12 +243,14 @@ class Corpus:
         firsts = 2 * places.astype(np.int64)[:, None]
         ends = self._ends[firsts + np.arange(3)].tolist()
         pairs = [(self._ids[a:b], self._ids[b:c]) for a, b, c in ends]
-        sides, size = list(zip(*pairs, strict=True)), len(pairs)
+        sides = list(zip(*pairs, strict=True))
+        size = len(pairs)
         longest = [max(map(len, side)) for side in sides]
         buckets = np.searchsorted(self.boundaries, longest)
         widths = [self.boundaries[number] for number in buckets]
         if self.static_shapes:
-            size, widths = self._sizes[bucket], [max(widths)] * 2
+            size = self._sizes[bucket]
+            widths = [max(widths)] * 2
         source, target = (np.full((size, width), PAD_ID, np.int32) for width in widths)
         for side, padded in zip(sides, (source, target), strict=True):
             for row, ids in zip(padded, side, strict=False):
@@ -271,7 +276,8 @@ class Corpus:
         buckets = self._bucket_of[order]
         order = order[np.argsort(buckets, kind="stable")]
         ends = np.cumsum(np.bincount(buckets))
-        batches, first = [], 0
+        batches = []
+        first = 0
         for size, end in zip(self._sizes, ends, strict=False):
             while first + size <= end:
                 batches.append(order[first : first + size])
@@ -337,7 +343,8 @@ class Corpus:
         good = fits.all(axis=1)
         for place in np.flatnonzero(~good):
             side = int(fits[place, 0])
-            length, reason = lengths[place, side], "no visible character"
+            length = lengths[place, side]
+            reason = "no visible character"
             if length > 1:
                 reason = f"{length} tokens with the end token; `max_length` is {most}"
             self.bad_lines.add(

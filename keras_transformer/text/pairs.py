@@ -96,8 +96,10 @@ class ParallelText:
         place: str = "row {line}",
         problem: Callable[[int], str] = "{} fields, expected source and target".format,
     ):
-        self._rows, self.files = rows, list(files)
-        self._place, self._problem = place, problem
+        self._rows = rows
+        self.files = list(files)
+        self._place = place
+        self._problem = problem
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
         self._known: tuple[int, str] | None = None  # number of lines and digest
@@ -138,7 +140,8 @@ class ParallelText:
             if len(fields) == 2:
                 texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
             else:
-                texts, problems = [], [self._problem(len(fields))]
+                texts = []
+                problems = [self._problem(len(fields))]
             if any(problems):
                 side = "source" if problems[0] else "target"
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])
@@ -147,7 +150,8 @@ class ParallelText:
 
     def _read(self):
         """Yields the lines; raises at the end if they changed since the first time."""
-        digest, count = hashlib.blake2b(digest_size=16), 0
+        digest = hashlib.blake2b(digest_size=16)
+        count = 0
         for line, fields in self._rows():
             digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
             count += 1
@@ -256,7 +260,8 @@ def open_pairs(
         paths = [path, checked_path(target)]
         return ParallelText(functools.partial(_aligned, *paths), paths, "{path}:{line}")
     if target is not None:
-        source, target = list(source), list(target)
+        source = list(source)
+        target = list(target)
         if len(source) != len(target):
             raise ValueError(
                 "The lists of sentences must have the same length. Received: "
@@ -372,7 +377,8 @@ def _delimited(path, is_csv, keys):
         with opened(path) as stream:
             # Invalid UTF-8 passes here and is reported later with its line.
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
-            reader, line = csv.reader(text, strict=True, **options), 1
+            reader = csv.reader(text, strict=True, **options)
+            line = 1
             try:
                 for record in reader:
                     if record:

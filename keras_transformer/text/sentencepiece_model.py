@@ -109,7 +109,8 @@ def learned(
     """
     size = size or config.vocabulary_size
     sides = 2 if config.joint_vocabulary else 1
-    model, failures = io.BytesIO(), []
+    model = io.BytesIO()
+    failures = []
 
     def guarded():
         # SentencePiece replaces an error of its iterator; this keeps the original.

@@ -153,7 +153,8 @@ class Tokenizer(Subwords):
         if (special := special_ids(processor)) != SPECIAL_IDS:
             model = renumbered(model, special)
             processor = loaded(model, origin)
-        self.content, self._processor = model, processor
+        self.content = model
+        self._processor = processor
         ids = {name: id for id, name in enumerate(self.pieces(range(len(processor))))}
         self.languages = {
             name: id

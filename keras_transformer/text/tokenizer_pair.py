@@ -75,7 +75,8 @@ class TokenizerPair:
         """
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
-        paths, digests = _files(directory), Path(f"{directory}.sha256")
+        paths = _files(directory)
+        digests = Path(f"{directory}.sha256")
         if digests.exists():  # written beside a model
             known = digests.read_text(encoding="utf-8", errors="replace")
             for path in paths:
@@ -181,7 +182,8 @@ def learn_tokenizers(
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
     check_number("bad_line_budget", bad_line_budget, int, minimum=0)
-    text, config = open_pairs(text), config or TokenizerConfig()
+    text = open_pairs(text)
+    config = config or TokenizerConfig()
     # Counting checks that the files are aligned.
     config = config.replace(vocabulary_size=config.size_for(text.count()))
     tokenizers = []

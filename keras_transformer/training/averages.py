@@ -46,7 +46,8 @@ def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
 @contextlib.contextmanager
 def _without_optimizer(model):
     """Takes the optimizer off a model, whose file then has no moments of it."""
-    optimizer, model.optimizer = getattr(model, "optimizer", None), None
+    optimizer = getattr(model, "optimizer", None)
+    model.optimizer = None
     try:
         yield
     finally:
@@ -145,7 +146,8 @@ def average_run(
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
     """
     check_number("last", last, int, optional=True)
-    run, output = Path(run), Path(output)
+    run = Path(run)
+    output = Path(output)
     check_new_directory(output)
     if checkpoints is None:
         checkpoints = checkpoints_in(run / "checkpoints")

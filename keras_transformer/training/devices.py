@@ -299,7 +299,8 @@ def machine(distribution: Distribution) -> dict[str, Any]:
 
     It determines the order of sums, and the random numbers of dropout.
     """
-    backend, threads = keras.backend.backend(), available_cores()
+    backend = keras.backend.backend()
+    threads = available_cores()
     if backend == "torch":
         threads = importlib.import_module("torch").get_num_threads()
     if backend == "tensorflow":

@@ -33,7 +33,8 @@ _LONGEST = 1000
 # Batches skipped in a row after which no other is expected to be good.
 _HOPELESS = 16
 # Batches, or seconds, between two readings of a figure, which wait for the device.
-_READ_EVERY, _READ_SECONDS = 16, 1.0
+_READ_EVERY = 16
+_READ_SECONDS = 1.0
 
 
 def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int:
@@ -49,7 +50,9 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
 
     Returns the figures. The model then has the moving average of its weights, if any.
     """
-    options, model, state = run.config.training, run.model, run.state
+    options = run.config.training
+    model = run.model
+    state = run.state
     steps = end - state.step
     if options.max_updates is not None:
         # Skipped batches make no update; another `fit` then follows.
@@ -60,7 +63,8 @@ def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float
     data = run.distribution.dataset(run.training.batches(state.step, steps))
     plain = model.jit_compile
     if may_compile_later(options) and callbacks.is_compiled != state.is_compiled:
-        callbacks.is_compiled, model.train_function = state.is_compiled, None
+        callbacks.is_compiled = state.is_compiled
+        model.train_function = None
     model.jit_compile = callbacks.is_compiled
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     model.jit_compile = plain  # Validation compiles nothing.
@@ -108,8 +112,11 @@ class RunCallbacks(keras.callbacks.CallbackList):
         signals: StopSignals,
         bar: TrainingBar,
     ):
-        self._run, self._signals, self._bar = run, signals, bar
-        self._options, self._distribution = run.config.training, run.distribution
+        self._run = run
+        self._signals = signals
+        self._bar = bar
+        self._options = run.config.training
+        self._distribution = run.distribution
         super().__init__(
             list(callbacks),
             add_history=True,
@@ -193,7 +200,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
     def on_epoch_begin(self, epoch, logs=None):
         # Keras has just reset the metrics, whose sums are in the state.
         self.restore(self._run.state)
-        self._done, self._stops = 0, False
+        self._done = 0
+        self._stops = False
         self._bad_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
@@ -248,7 +256,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
             # Of nothing Keras' mean is 0, which would look like the best of losses.
             self.figures = dict.fromkeys(self.figures, math.nan)
         self.stopped |= self.model.stop_training and not self._stops
-        corpus, step = self._run.training, self._run.state.step + self._done
+        corpus = self._run.training
+        step = self._run.state.step + self._done
         tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average
         waited = self._waits.seconds - self._waited
         seconds = max(time.monotonic() - self._began - waited, 1e-9)

@@ -26,7 +26,8 @@ from keras_transformer.text.corpus import BATCH_TOKENS
 _MOST_CORES = 4
 # The paper's batches, in few shapes: with 6, padding is 1.4 % more of Multi30k's tokens
 # than with one shape for each length bucket.
-_GPU_BATCH_TOKENS, _COMPILED_SHAPES = 25000, 6
+_GPU_BATCH_TOKENS = 25000
+_COMPILED_SHAPES = 6
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
 
@@ -97,7 +98,8 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
         constants["weight_decay"] = options.weight_decay
     if options.ema_decay is not None:
         constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
-    peak, warmup = options.learning_rate, options.warmup_steps
+    peak = options.learning_rate
+    warmup = options.warmup_steps
     if options.schedule == "paper":
         scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
         rate = TransformerSchedule(d_model, warmup, scale)
@@ -118,7 +120,8 @@ def with_device_defaults(config: RunConfig) -> RunConfig:
     `jit_compile` is on with JAX. Where XLA compiles, now or later in the run,
     `batch_shapes` limits the number of compilations.
     """
-    on_gpu, compiles = has_gpu(), config.training.jit_compile
+    on_gpu = has_gpu()
+    compiles = config.training.jit_compile
     if compiles is None:
         compiles = keras.backend.backend() == "jax"
     may_compile = compiles or may_compile_later(config.training)
@@ -177,7 +180,8 @@ def freeze(model: Seq2Seq, names: str | None):
     """
     if names is None:
         return
-    tied, embedding = model.config.tied_embeddings, model.target_embedding
+    tied = model.config.tied_embeddings
+    embedding = model.target_embedding
     is_tied = tied != "none"
     parts = {
         "encoder": model.layers_of("encoder"),

@@ -88,7 +88,9 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
 
 def report_devices(console: Console, dtype: str):
     """Says what a run computes on; warns of what it cannot use or what slows it."""
-    backend, names, cores = keras.backend.backend(), gpu_names(), available_cores()
+    backend = keras.backend.backend()
+    names = gpu_names()
+    cores = available_cores()
     where = plural(cores, "processor core")
     if names:
         where = f"{plural(len(names), 'GPU')}, {names[0]}"
@@ -138,7 +140,8 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
         f"resuming after {plural(state.updates, 'update')}, at batch {batch + 1:,} of "
         f"epoch {epoch + 1}",
     )
-    names, before = {"parts": "cores that share a batch"}, state.machine
+    names = {"parts": "cores that share a batch"}
+    before = state.machine
     found = [
         f"{value} {names.get(name, name)} (before: {before[name]})"
         for name, value in machine.items()
@@ -174,13 +177,15 @@ class TrainingBar(Progress):
             disable=not console.is_terminal,  # It would leave an empty line.
             get_time=time.monotonic,
         )
-        self._options, self._num_batches = options, num_batches
+        self._options = options
+        self._num_batches = num_batches
         self._updates = options.planned_updates(num_batches)
         self._batches = self._updates * options.gradient_accumulation_steps
         self._most_seconds = 60 * (options.max_minutes or math.inf)
         # A resumed run goes on with its time.
         self._since = time.monotonic() - state.seconds
-        self._first, self._is_said = None, False
+        self._first = None
+        self._is_said = False
         self._run = self.add_task("starting", total=1.0, rest="")
         self.tasks[0].start_time -= state.seconds
 
@@ -199,9 +204,11 @@ class TrainingBar(Progress):
         left = max(self._batches - step, 0) / speed
         left_by_time = max(self._most_seconds - seconds, 0)
         epoch = (step - 1) // self._num_batches + 1
-        share, words = step / self._batches, f"epoch {epoch}"
+        share = step / self._batches
+        words = f"epoch {epoch}"
         if left_by_time < left:
-            left, share = left_by_time, seconds / self._most_seconds
+            left = left_by_time
+            share = seconds / self._most_seconds
             words += f", {seconds / 60:.0f}/{self._options.max_minutes:g} min"
         elif self._updates == self._options.max_updates:
             updates = step // self._options.gradient_accumulation_steps
@@ -244,9 +251,12 @@ class Log:
     """
 
     def __init__(self, run: Any):
-        self._directory, self._console = run.path, run.console
-        self._options, rows = run.config.training, run.state.history
-        self._writers, self._has_head = {}, False
+        self._directory = run.path
+        self._console = run.console
+        self._options = run.config.training
+        rows = run.state.history
+        self._writers = {}
+        self._has_head = False
         for path in (run.path / "tensorboard").rglob("events.out.tfevents.*"):
             path.unlink()
         self._write(rows, rows)
@@ -261,7 +271,8 @@ class Log:
         head = line = ""
         for title, cell in cells.items():
             width = _WIDTHS.get(title, 8)
-            head, line = f"{head}  {title:>{width}}", f"{line}  {cell:>{width}}"
+            head = f"{head}  {title:>{width}}"
+            line = f"{line}  {cell:>{width}}"
         if not self._has_head:
             self._has_head = True
             say(self._console, head[2:])
@@ -293,7 +304,8 @@ def run_facts(
     model: keras.Model, training: Corpus, validation: Corpus | None
 ) -> dict[str, Any]:
     """Returns what is known of a run before it trains, as JSON can hold it."""
-    corpora, examples = {"training": training}, []
+    corpora = {"training": training}
+    examples = []
     if validation is not None:
         corpora["validation"] = validation
         pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))

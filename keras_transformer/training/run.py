@@ -245,7 +245,8 @@ class Run:
                     f"{self.path} has another tokenizer than {begun_with}, which has "
                     "changed since. Choose another directory."
                 )
-            tokenizers, origin = init.tokenizers, begun_with
+            tokenizers = init.tokenizers
+            origin = begun_with
         if tokenizers is None:
             say(self.console, "learning the vocabulary")
             budget = config.data.bad_line_budget
@@ -269,7 +270,9 @@ class Run:
                 # Fine-tuning on few pairs soon learns them by heart.
                 can_choose = begun_with is not None and data["validation"] is not None
                 config = config.with_options(average="best" if can_choose else "last")
-        self.config, self.data, self.tokenizers = config, data, tokenizers
+        self.config = config
+        self.data = data
+        self.tokenizers = tokenizers
         return init
 
     def _resumed(self, config, data):
@@ -282,7 +285,8 @@ class Run:
         if not {"training", "validation", "planned_updates"} <= was.keys():
             raise ValueError(f"{path} is damaged: a part is missing")
         begun = RunConfig.load(self.path / "config.json")
-        given, had = _flat(config), _flat(begun)
+        given = _flat(config)
+        had = _flat(begun)
         chosen = {name: had[name] for name in _CHOSEN if given[name] is None}
         config = config.with_options(**chosen).fitted_to(was["planned_updates"])
         problem = None
@@ -347,7 +351,8 @@ class Run:
 
         Without `writes` another process has written them.
         """
-        config, kind = self.config, Corpus if writes else _CorpusOfTheChief
+        config = self.config
+        kind = Corpus if writes else _CorpusOfTheChief
         common = {
             "tokenizers": self.tokenizers,
             "config": config.data,
@@ -385,7 +390,9 @@ class Run:
 
         The model has the weights of `init`, if there is one.
         """
-        config, console, tokenizers = self.config, self.console, self.tokenizers
+        config = self.config
+        console = self.console
+        tokenizers = self.tokenizers
         keras.utils.set_random_seed(config.training.seed)
         with self.distribution.scope():
             self.model = compiled_model(config, optimizer, loss, make_model)
@@ -417,7 +424,8 @@ class _CorpusOfTheChief(Corpus):
     """A corpus that the first of several hosts writes, and this one reads."""
 
     def _is_kept(self, path, made_of):
-        facts, seen_until = path.with_suffix(".json"), time.monotonic() + _LATE
+        facts = path.with_suffix(".json")
+        seen_until = time.monotonic() + _LATE
         while not facts.exists() and time.monotonic() < seen_until:
             time.sleep(1)
         return super()._is_kept(path, made_of)
@@ -469,7 +477,8 @@ def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -
     for section, was in other.items():
         now = getattr(config, section)
         for name in was.given():
-            before, after = getattr(was, name), getattr(now, name)
+            before = getattr(was, name)
+            after = getattr(now, name)
             if name not in free and before != after:
                 differing.append(f"`{name}` is {after!r} and was {before!r}")
     return "; ".join(differing)

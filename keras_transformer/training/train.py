@@ -166,7 +166,8 @@ def dry_run(
 
 
 def _is_over(run: Run, callbacks: RunCallbacks) -> bool:
-    options, state = run.config.training, run.state
+    options = run.config.training
+    state = run.state
     return (
         callbacks.stopped
         or state.step >= options.epochs * run.training.num_batches
@@ -179,7 +180,8 @@ def _train_to_the_end(
     run: Run, given: Sequence[keras.callbacks.Callback], validation: Validation
 ):
     """Trains interval by interval, until a limit is reached."""
-    options, is_chief = run.config.training, run.distribution.is_chief
+    options = run.config.training
+    is_chief = run.distribution.is_chief
     bar = TrainingBar(run.console, run.training.num_batches, options, run.state)
     log = Log(run) if is_chief else None
     with bar, StopSignals() as signals:
@@ -215,13 +217,16 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
 
     A signal ends it after `fit` with the state only: the next process does the rest.
     """
-    options, num_batches = run.config.training, run.training.num_batches
-    end, figures = end_of_interval(options, num_batches, run.state.step), {}
+    options = run.config.training
+    num_batches = run.training.num_batches
+    end = end_of_interval(options, num_batches, run.state.step)
+    figures = {}
     if _is_over(run, callbacks):  # Lower limits than before end it in an interval.
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
         figures = fit_interval(run, callbacks, end)
-    state, is_over = run.state, _is_over(run, callbacks)
+    state = run.state
+    is_over = _is_over(run, callbacks)
     check_not_hopeless(state, num_batches, is_over)
     if state.step < end and not is_over:
         return
@@ -263,7 +268,9 @@ def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
 
 def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
     """Removes the checkpoints that no kept state needs for its final model."""
-    options, history, needed = run.config.training, run.state.history, []
+    options = run.config.training
+    history = run.state.history
+    needed = []
     for back in range(num_states):
         needed += rows_to_average(history[: max(len(history) - back, 0)], options)
     kept = {run.checkpoint_of(row) for row in needed}
@@ -274,7 +281,8 @@ def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
 
 def _finish(run: Run, validation: Validation) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
-    state, is_chief = run.state, run.distribution.is_chief
+    state = run.state
+    is_chief = run.distribution.is_chief
     if is_chief or run.validation is not None:  # All processes validate together.
         rows, figures = _load_final(run, validation)
     if is_chief:
@@ -308,7 +316,8 @@ def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:
 
     Returns the rows of those that were loaded, and the figures of the validation.
     """
-    options, rows = run.config.training, _load_mean(run)
+    options = run.config.training
+    rows = _load_mean(run)
     if run.validation is None:
         return rows, {}
     if not rows:

@@ -38,8 +38,10 @@ class Validation:
     """
 
     def __init__(self, run: Any):
-        self._run, self._pairs = run, []
-        options, translator = run.config.training, run.translator
+        self._run = run
+        self._pairs = []
+        options = run.config.training
+        translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
             pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
             # Reads all: the end raises an error if the file has changed.
