@@ -42,9 +42,9 @@ def make_layer(kind: str, sizes: Sizes):
     """
     import keras
 
-    from keras_transformer.layers.linear_attention import LinearAttention
-    from keras_transformer.layers.local_attention import LocalAttention
-    from keras_transformer.layers.multi_head_attention import MultiHeadAttention
+    from keras_transformer.nn.layers.linear_attention import LinearAttention
+    from keras_transformer.nn.layers.local_attention import LocalAttention
+    from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
 
     heads, width = sizes.heads, sizes.width
     if kind == "full attention":

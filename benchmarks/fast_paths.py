@@ -34,9 +34,9 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     from keras import ops
 
     from keras_transformer import Adam, Transformer
-    from keras_transformer.kernels import crossentropy, decoding
-    from keras_transformer.kernels import few_passes as few
-    from keras_transformer.layers import basic
+    from keras_transformer.nn.kernels import crossentropy, decoding
+    from keras_transformer.nn.kernels import few_passes as few
+    from keras_transformer.nn.layers import basic
 
     def normalise(x, gamma, beta, epsilon):
         return ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)

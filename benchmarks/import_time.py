@@ -25,7 +25,7 @@ PROGRAMS = {
     "Python alone": "",
     KERAS: KERAS,
     "`import keras_transformer`": "import keras_transformer",
-    "its command line's help": "from keras_transformer import cli; cli.make_parser()",
+    "its command line": "import keras_transformer.apps.cli as c; c.make_parser()",
     "a layer": "from keras_transformer import EncoderLayer",
     "every layer and model": "import keras, keras_transformer",
     "`Translator`": "from keras_transformer import Translator",

@@ -106,7 +106,7 @@ def make_model(name: str, vocabulary_size: int, layers: int | None, dtype: str):
 @contextlib.contextmanager
 def gpu_chunks(chunk_bytes: int | None = None) -> Iterator[None]:
     """Lets the loss have the chunks of a GPU, or of as many bytes."""
-    from keras_transformer.kernels import crossentropy
+    from keras_transformer.nn.kernels import crossentropy
 
     before = crossentropy.has_gpu, crossentropy.GPU_CHUNK_BYTES
     crossentropy.has_gpu = lambda: True
@@ -155,7 +155,7 @@ def held_bytes(model, batch: Batch) -> int:
     import jax
     import keras
 
-    from keras_transformer.exact_training.step import loss_and_scores
+    from keras_transformer.models.batch_step import loss_and_scores
 
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     count = len(model.trainable_variables)

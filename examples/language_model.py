@@ -18,7 +18,7 @@ import numpy as np
 
 import keras_transformer as kt
 from keras_transformer import plots
-from keras_transformer.quickstart.grammar import generate_pairs
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 START, UNKNOWN, FIRST = 1, 3, 4
 

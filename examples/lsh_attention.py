@@ -15,8 +15,8 @@ from keras import ops
 from linformer_attention import train
 
 import keras_transformer as kt
-from keras_transformer.layers.basic import project
-from keras_transformer.layers.local_attention import (
+from keras_transformer.nn.layers.basic import project
+from keras_transformer.nn.layers.local_attention import (
     join_blocks,
     split_blocks,
     with_neighbours,

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 import keras_transformer as kt
 from keras_transformer import plots
-from keras_transformer.quickstart.grammar import generate_pairs
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 FOUR = {"Go.": "Va !", "I lost.": "J'ai perdu.", "He's calm.": "Il est calme."}
 FOUR |= {"I'm home.": "Je suis chez moi."}

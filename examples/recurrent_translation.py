@@ -20,7 +20,7 @@ import recurrent_translator as recurrent
 
 import keras_transformer as kt
 from keras_transformer import plots
-from keras_transformer.quickstart.grammar import generate_pairs
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 WIDTHS = {"tiny": 128, "small": 256}  # Of the embeddings and of the GRUs.
 CONFIG = kt.RunConfig(

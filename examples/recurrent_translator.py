@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.decoding import Constraints
+from keras_transformer.search import Constraints
 
 PAD, START, END, UNKNOWN = 0, 1, 2, 3
 STRINGS = tf.TensorSpec([None], tf.string, name="text")

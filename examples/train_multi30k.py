@@ -16,7 +16,7 @@ import sacrebleu
 from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 import keras_transformer as kt
-from keras_transformer.quickstart.grammar import generate_pairs
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 # The preset has the paper's sizes, dropout and average of the last 10; and pre-norm,
 # 6,000 pieces, and 1,000 updates of warm-up to a learning rate of 0.004, which reaches

@@ -12,7 +12,7 @@ import lazy_loader
 
 _DISTRIBUTION = "keras-transformer-seq2seq"
 # Their classes must be registered before Keras loads a file that uses them.
-_REGISTERING = ("exact_training", "layers", "losses", "models", "optimizers")
+_REGISTERING = ("models", "nn.layers", "nn.losses", "nn.optimizers")
 
 # The names are those of __init__.pyi.
 _load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)

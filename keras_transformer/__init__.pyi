@@ -1,5 +1,8 @@
 """The public names, for type checkers; `__init__.py` loads each when asked for."""
 
+from . import testing as testing
+from .apps import plots as plots
+from .nn import layers as layers, losses as losses, masks as masks
 from .config import (
     DataConfig as DataConfig,
     DecodingConfig as DecodingConfig,
@@ -10,28 +13,28 @@ from .config import (
     TrainingConfig as TrainingConfig,
     TransformerConfig as TransformerConfig,
 )
-from .decoding import (
+from .search import (
     SpecialIds as SpecialIds,
     beam_search as beam_search,
     reordering as reordering,
     sample as sample,
 )
-from .evaluation import evaluate as evaluate
-from .exact_training import (
+from .training.evaluation import evaluate as evaluate
+from .models import (
     ExactModel as ExactModel,
     split_batches_over_cores as split_batches_over_cores,
 )
-from .export import (
+from .formats import (
     ExportedTranslator as ExportedTranslator,
     export_litert_language_model as export_litert_language_model,
 )
-from .generation import Generator as Generator, LanguageSampler as LanguageSampler
-from .importers import (
+from .search import Generator as Generator, LanguageSampler as LanguageSampler
+from .formats import (
     import_hugging_face as import_hugging_face,
     import_marian as import_marian,
     import_model as import_model,
 )
-from .layers import (
+from .nn.layers import (
     SSRU as SSRU,
     AdditiveAttention as AdditiveAttention,
     AlibiPositions as AlibiPositions,
@@ -55,14 +58,14 @@ from .layers import (
     scaled_dot_product_attention as scaled_dot_product_attention,
     sinusoidal_encoding as sinusoidal_encoding,
 )
-from .lite import LiteTranslator as LiteTranslator
-from .losses import (
+from .formats import LiteTranslator as LiteTranslator
+from .nn.losses import (
     MaskedAccuracy as MaskedAccuracy,
     MaskedCrossentropy as MaskedCrossentropy,
     Perplexity as Perplexity,
     TokenDistillation as TokenDistillation,
 )
-from .masks import (
+from .nn.masks import (
     causal_mask as causal_mask,
     local_window_mask as local_window_mask,
     padding_mask as padding_mask,
@@ -79,7 +82,7 @@ from .models import (
     TextClassifier as TextClassifier,
     Transformer as Transformer,
 )
-from .optimizers import (
+from .nn.optimizers import (
     Adam as Adam,
     TransformerSchedule as TransformerSchedule,
     WarmupSchedule as WarmupSchedule,
@@ -93,6 +96,6 @@ from .text import (
     open_pairs as open_pairs,
 )
 from .training import train as train
-from .translator import Translator as Translator
+from .search import Translator as Translator
 
 __version__: str

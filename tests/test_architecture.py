@@ -22,59 +22,62 @@ import keras_transformer
 PACKAGE = "keras_transformer"
 ROOT = Path(keras_transformer.__file__).parent
 
-# The parts from the bottom up. Data flows text -> ids -> batches -> model -> decoding
-# -> text, and a part imports from the levels below its own alone.
+# The doors from the bottom up. Data flows text -> ids -> batches -> model -> search ->
+# text, and a door imports from the levels below its own alone.
 LEVELS = (
-    {"extras", "files", "terminal", "types", "lite"},
+    {"files", "terminal", "types"},
     {"config", "quiet"},
-    {"kernels", "serving"},
-    {"masks"},
-    {"losses", "optimizers"},
-    {"layers", "decoding", "text"},
-    {"exact_training"},
-    {"models"},
-    {"generation", "testing"},
-    {"export"},
-    {"translator"},
-    {"importers"},
-    {"evaluation", "bulk", "plots"},
+    {"nn"},
+    {"models", "text", "testing"},
+    {"search"},
+    {"formats"},
     {"training"},
-    {"quickstart", "playground"},
-    {"cli"},
+    {"apps"},
 )
-LEVEL = {part: i for i, level in enumerate(LEVELS) for part in level}
-# Parts that know less of the package than what lies below them.
+LEVEL = {door: i for i, level in enumerate(LEVELS) for door in level}
+# Within a door, from the bottom up; what is not named may import all of the door.
+WITHIN = {
+    "nn": ("kernels", "masks", "losses", "optimizers", "layers"),
+    "apps": ("serving", "bulk", "plots", "quickstart", "playground", "cli"),
+}
+# Doors that know less of the package than what lies below them.
 KNOW_ONLY = {
-    "kernels": {"types"},
-    "layers": {"config", "kernels", "masks", "types"},
-    "decoding": {"config", "kernels", "types"},
+    "nn": {"config", "types"},
     # It checks anybody's layers by what they do.
     "testing": {"config", "types"},
-    "text": {"config", "extras", "files"},
     # The model side and the text side meet above both.
-    **dict.fromkeys(("exact_training", "models"), set(LEVEL) - {"text"}),
-    # Its file is copied to machines without the package.
-    "lite": set(),
-    # It serves any SavedModel, so it knows nothing of this package's.
-    "serving": {"extras", "files", "terminal"},
+    "text": {"config", "files"},
+    "models": set(LEVEL) - {"text"},
 }
-MAY_IMPORT_TENSORFLOW = {
-    "text", "export", "translator", "training", "serving", "quickstart", "cli", "quiet",
-    "playground",
-}  # fmt: skip
-# The modules of the backend-free parts that use TensorFlow, inside functions: faster
+# Modules that know less than their door.
+MODULES_KNOW_ONLY = {
+    # Both are copied to machines without the package.
+    "search.translation": set(),
+    "formats.lite_translator": {"search.translation"},
+}
+# What a translator is decides what is written, so the writers stand above it. Its
+# method `export` is the only import upwards.
+UPWARDS = {"search.translator imports formats.exporters"}
+MAY_IMPORT_TENSORFLOW = {"text", "formats", "training", "apps", "quiet"}
+# The modules of the backend-free doors that use TensorFlow, inside functions: faster
 # paths beside the general ones, for what is no operation of Keras, such as a write to a
 # tensor in place, and the training step, of which each backend has its own.
 HAVE_TENSORFLOW_PATHS = {
-    "keras_transformer.exact_training.step",
-    "keras_transformer.exact_training.tensorflow",
-    "keras_transformer.generation.compiled", "keras_transformer.kernels.decoding",
-    "keras_transformer.kernels.crossentropy", "keras_transformer.kernels.few_passes",
-    "keras_transformer.kernels.execution", "keras_transformer.kernels.keras_private",
-    "keras_transformer.optimizers",
-}  # fmt: skip
+    f"{PACKAGE}.{name}"
+    for name in (
+        "models.batch_step",
+        "models.tensorflow_step",
+        "nn.kernels.caches",
+        "nn.kernels.crossentropy",
+        "nn.kernels.execution",
+        "nn.kernels.few_passes",
+        "nn.kernels.keras_private",
+        "nn.optimizers",
+        "search.compiled",
+    )
+}
 # Strings come in and go out here: TensorFlow from the first line.
-NEED_TENSORFLOW = {"keras_transformer.generation.pipeline"}
+NEED_TENSORFLOW = {f"{PACKAGE}.search.pipeline", f"{PACKAGE}.search.translator"}
 
 
 @functools.cache
@@ -89,9 +92,14 @@ def sources():
     return trees
 
 
-def part_of(module):
-    """The file or folder below the package: "layers" of keras_transformer.layers.x."""
+def door_of(module):
+    """The file or folder below the package: "nn" of keras_transformer.nn.layers.x."""
     return module.split(".")[1] if "." in module else ""
+
+
+def room_of(module):
+    """What stands in a door: "layers" of keras_transformer.nn.layers.x."""
+    return module.split(".")[2] if module.count(".") > 1 else ""
 
 
 def imports_of(module):
@@ -116,21 +124,42 @@ def imports_of_the_package(module):
     }
 
 
-def test_every_part_stands_in_the_table():
-    parts = {part_of(module) for module in sources()} - {""}
-    assert parts == set(LEVEL)
+def test_every_door_stands_in_the_table_and_no_file_name_stands_twice():
+    assert {door_of(module) for module in sources()} - {""} == set(LEVEL)
+    assert len([door for door in LEVEL if (ROOT / door).is_dir()]) == 9
+    names = [path.name for path in ROOT.rglob("*.py") if path.stem != "__init__"]
+    assert sorted(names) == sorted(set(names))
 
 
-def test_parts_import_only_from_below():
+def test_doors_import_only_from_below():
+    offenders = set()
+    for module in sources():
+        door = door_of(module)
+        for imported in imports_of_the_package(module) if door else ():
+            other = door_of(imported)
+            is_below = other == door or LEVEL[other] < LEVEL[door]
+            if not is_below or other not in KNOW_ONLY.get(door, set(LEVEL)) | {door}:
+                offenders.add(f"{module} imports {imported}".replace(PACKAGE + ".", ""))
+    assert offenders == UPWARDS
+
+
+def test_rooms_of_a_door_import_only_from_below():
     offenders = []
     for module in sources():
-        part = part_of(module)
-        for imported in imports_of_the_package(module) if part else ():
-            other = part_of(imported)
-            is_below = other == part or LEVEL[other] < LEVEL[part]
-            if not is_below or other not in KNOW_ONLY.get(part, set(LEVEL)) | {part}:
-                offenders.append(f"{module} imports {imported}")
+        door = door_of(module)
+        rooms = WITHIN.get(door, ())
+        for imported in imports_of_the_package(module) if room_of(module) else ():
+            if door_of(imported) == door and room_of(imported) in rooms:
+                levels = rooms.index(room_of(imported)), rooms.index(room_of(module))
+                if levels[0] > levels[1]:
+                    offenders.append(f"{module} imports {imported}")
     assert not offenders, "\n".join(offenders)
+
+
+def test_what_is_copied_knows_nothing_of_the_package():
+    for module, known in MODULES_KNOW_ONLY.items():
+        imported = imports_of_the_package(f"{PACKAGE}.{module}")
+        assert imported == {f"{PACKAGE}.{name}" for name in known}
 
 
 def test_tensorflow_is_imported_only_where_it_is_needed():
@@ -139,7 +168,7 @@ def test_tensorflow_is_imported_only_where_it_is_needed():
     for module in sources():
         roots = {name.split(".")[0] for name in imports_of(module)}
         tensorflow = {root for root in roots if root.startswith(("tensorflow", "tf_"))}
-        is_free = part_of(module) not in MAY_IMPORT_TENSORFLOW
+        is_free = door_of(module) not in MAY_IMPORT_TENSORFLOW
         if tensorflow and is_free and module not in NEED_TENSORFLOW:
             offenders.append(f"{module} imports {', '.join(tensorflow)}")
     assert sorted(offenders) == [
@@ -165,22 +194,19 @@ def test_autograph_can_read_what_a_graph_of_a_user_calls():
 
     It would warn of each, and run it as it is.
     """
-    parts = {
-        "kernels", "masks", "losses", "optimizers", "layers", "decoding", "models",
-        "generation",
-    }  # fmt: skip
+    doors = {"nn", "models", "search"}
     for module, tree in sources().items():
-        nodes = ast.walk(tree) if part_of(module) in parts else ()
+        nodes = ast.walk(tree) if door_of(module) in doors else ()
         named = [node.lineno for node in nodes if isinstance(node, ast.NamedExpr)]
         assert not named, f"{module}:{named}"
 
 
 def public_objects():
     """Public classes and functions of the parts that the package offers names of."""
-    offered = [getattr(keras_transformer, name) for name in keras_transformer.__all__]
     found = {}
-    parts = {part_of(value.__module__) for value in offered} | {"testing"}
-    for part in sorted(parts):
+    for part in ("config", "models", "search", "text", "training", "formats", "testing",
+                 "nn.layers", "nn.losses", "nn.masks", "nn.optimizers",
+                 "training.evaluation", "apps.plots"):  # fmt: skip
         module_name = f"{PACKAGE}.{part}"
         module = importlib.import_module(module_name)
         for name in getattr(module, "__all__", vars(module)):
@@ -256,7 +282,18 @@ def test_public_code_is_documented(name):
     assert not lacking, f"{name} lacks {', '.join(sorted(lacking))}"
 
 
-@pytest.mark.parametrize("name", keras_transformer.__all__)
+MODULES = {"layers", "losses", "masks", "plots", "testing"}
+NAMES = sorted(set(keras_transformer.__all__) - MODULES)
+
+
+def test_modules_can_be_reached_as_attributes():
+    found = {
+        name for name in MODULES if inspect.ismodule(getattr(keras_transformer, name))
+    }
+    assert found == MODULES
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_public_name_resolves_and_shows_an_example(name):
     value = getattr(keras_transformer, name)
     assert value.__name__ == name
@@ -343,8 +380,9 @@ def test_importing_the_package_loads_no_library():
     """The command line's help, and what needs no Keras, must not wait for it."""
     script = (
         "import sys, keras_transformer\n"
-        "from keras_transformer import TransformerConfig, cli\n"
-        "from keras_transformer import playground, serving\n"
+        "from keras_transformer import TransformerConfig\n"
+        "from keras_transformer.apps import cli\n"
+        "from keras_transformer.apps import playground, serving\n"
         "for words in (['--help'], ['train', '--help'], ['plot'], ['paint']):\n"
         "    try:\n"
         "        cli.main(words)\n"
@@ -359,7 +397,7 @@ def test_importing_the_package_loads_no_library():
 
 
 def test_curves_of_a_training_need_no_keras():
-    script = "import sys; from keras_transformer.plots import training_curves"
+    script = "import sys; from keras_transformer.apps.plots import training_curves"
     assert printed(f"{script}; print('keras' in sys.modules)") == "False"
 
 

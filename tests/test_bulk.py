@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import ExportedTranslator
-from keras_transformer.bulk import (
+from keras_transformer.apps.bulk import (
     BulkSummary,
     RayTranslator,
     model_fingerprint,
@@ -25,7 +25,7 @@ from keras_transformer.bulk import (
     translate_file,
     translate_lines,
 )
-from keras_transformer.lite.translator import Translation
+from keras_transformer.search.translation import Translation
 from keras_transformer.text.lines import MAX_LINE_BYTES
 from tests import tiny_run
 
@@ -467,7 +467,7 @@ def test_the_fingerprint_is_that_of_contents_and_options(
 # time, and only then takes note of its end: its number cannot be another process's.
 _FORKS = """
 import os, signal, sys, time
-from keras_transformer.bulk import translate_file
+from keras_transformer.apps.bulk import translate_file
 print("ready", flush=True)
 
 def translate(texts):

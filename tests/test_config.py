@@ -22,9 +22,14 @@ from keras_transformer import (
     TrainingConfig,
     TransformerConfig,
 )
-from keras_transformer.config.layers import ATTENTION_KINDS
-from keras_transformer.config.run import FINE_TUNING, PRESETS, WARMUP_SHARE, preset_for
-from keras_transformer.layers.transformer_layer import _KINDS, LayerArguments
+from keras_transformer.config.layer_config import ATTENTION_KINDS
+from keras_transformer.config.run_config import (
+    FINE_TUNING,
+    PRESETS,
+    WARMUP_SHARE,
+    preset_for,
+)
+from keras_transformer.nn.layers.transformer_layer import _KINDS, LayerArguments
 
 SECTIONS = (
     TransformerConfig, TokenizerConfig, DataConfig, TrainingConfig, DecodingConfig,

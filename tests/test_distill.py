@@ -9,9 +9,9 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedCrossentropy, TokenDistillation, Translator
-from keras_transformer.bulk import distill
-from keras_transformer.cli import main
-from keras_transformer.lite.translator import Translation
+from keras_transformer.apps.bulk import distill
+from keras_transformer.apps.cli import main
+from keras_transformer.search.translation import Translation
 from keras_transformer.text import open_pairs
 from tests import tiny_run
 from tests.models.cases import SOURCE, TARGET_IN, TARGET_OUT, random_model

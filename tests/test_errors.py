@@ -27,8 +27,8 @@ from keras_transformer import (
     testing,
     training,
 )
-from keras_transformer.config.layers import SublayerConfig
-from keras_transformer.serving import server
+from keras_transformer.apps.serving import server
+from keras_transformer.config.layer_config import SublayerConfig
 from tests import tiny_run
 
 # Layers.

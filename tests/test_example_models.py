@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedCrossentropy
-from keras_transformer.masks import causal_mask, valid_length_mask
+from keras_transformer.nn.masks import causal_mask, valid_length_mask
 from keras_transformer.testing import (
     assert_causal,
     assert_padding_invariant,

@@ -14,7 +14,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_transformer.bulk import translate_file
+from keras_transformer.apps.bulk import translate_file
 from keras_transformer.files import (
     check_no_pattern,
     creating_directory,

@@ -110,7 +110,7 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
     assert done.returncode == 1
     assert done.stderr == "error: `threads` must be at least 1. Received: threads=0\n"
     program = (
-        "import sys, keras_transformer.lite\n"
+        "import sys, keras_transformer.formats\n"
         "print({'keras', 'tensorflow', 'sentencepiece'} & set(sys.modules))"
     )
     assert tiny_run.in_a_process("-c", program).stdout == "set()\n"

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
-from keras_transformer.extras import how_to_install
+from keras_transformer.config.extras import how_to_install
 from tests.tiny_run import ROOT, in_a_process
 
 BUILD = """
@@ -307,7 +307,7 @@ def test_models_are_fitted_saved_and_searched_without_it(tmp_path, backend):
 def test_names_that_need_texts_say_what_is_missing(tmp_path):
     program = """
 import keras_transformer as kt
-import keras_transformer.cli
+import keras_transformer.apps.cli
 
 for name in kt.__all__:
     try:

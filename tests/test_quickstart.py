@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from keras_transformer.export import ExportedTranslator
-from keras_transformer.quickstart import CONFIG, quickstart
-from keras_transformer.quickstart.grammar import (
+from keras_transformer.apps.quickstart import CONFIG, quickstart
+from keras_transformer.apps.quickstart.grammar import (
     Clause,
     Grammar,
     generate_pairs,
@@ -19,6 +18,7 @@ from keras_transformer.quickstart.grammar import (
     say,
     words,
 )
+from keras_transformer.formats import ExportedTranslator
 
 KINDS = ("noun", "name", "verb", "modal", "adjective", "time", "conjunction", "weather")
 W = SimpleNamespace(

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from keras_transformer import cli, quiet
-from keras_transformer.cli import use as verbs
-from keras_transformer.cli.flags import sentence
-from keras_transformer.evaluation import Scores
+from keras_transformer import quiet
+from keras_transformer.apps import cli
+from keras_transformer.apps.cli import use as verbs
+from keras_transformer.apps.cli.flags import sentence
 from keras_transformer.terminal import (
     plain_console,
     print_message,
@@ -25,6 +25,7 @@ from keras_transformer.terminal import (
     say,
 )
 from keras_transformer.training import dry_run
+from keras_transformer.training.evaluation import Scores
 from tests import tiny_run
 
 ROOT = tiny_run.ROOT
@@ -128,7 +129,9 @@ def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
     path.write_text("a\tb\n", "utf-8")
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
-    monkeypatch.setattr("keras_transformer.evaluation.evaluate", lambda *a, **k: scores)
+    monkeypatch.setattr(
+        "keras_transformer.training.evaluation.evaluate", lambda *a, **k: scores
+    )
     assert cli.main(["evaluate", "any", "--test", str(path)]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
     assert sentence("Bär 人") == "Bär 人"
@@ -138,7 +141,7 @@ def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
 CLOSED = """
 import json, sys
 path = sys.argv[1]
-from keras_transformer import cli
+from keras_transformer.apps import cli
 commands, statuses = json.load(open(path)), []
 for words in commands:
     try:

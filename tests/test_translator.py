@@ -8,7 +8,7 @@ import sacrebleu
 import tensorflow as tf
 
 from keras_transformer import DecodingConfig, ExportedTranslator, Translator, evaluate
-from keras_transformer.generation.generator import Generator
+from keras_transformer.search.generator import Generator
 from keras_transformer.text import Corpus
 from tests import tiny_run
 
@@ -308,7 +308,7 @@ def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
 def test_the_speed_is_that_after_the_first_call(monkeypatch):
     """Of 600 sentences: the first call takes 80 seconds, the two others one each."""
     clock, seconds = [0.0], [80.0, 1.0, 1.0]
-    name = "keras_transformer.evaluation.time.monotonic"
+    name = "keras_transformer.training.evaluation.time.monotonic"
     monkeypatch.setattr(name, lambda: clock[0])
 
     def slow(texts):

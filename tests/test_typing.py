@@ -8,8 +8,8 @@ import keras
 import pytest
 
 import keras_transformer
-from keras_transformer.layers import TransformerLayer
-from keras_transformer.layers.transformer_layer import LayerArguments
+from keras_transformer.nn.layers import TransformerLayer
+from keras_transformer.nn.layers.transformer_layer import LayerArguments
 from keras_transformer.types import WeightOptions
 from tests.tiny_run import ROOT, in_a_process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workload import Setting, Size, source_ids, word
 
-from keras_transformer.lite import LiteTranslator
+from keras_transformer.formats import LiteTranslator
 
 
 class Peer:

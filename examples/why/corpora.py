@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 import keras_transformer as kt
-from keras_transformer.quickstart.grammar import generate_pairs
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 PAD, START, END, UNKNOWN = range(4)
 LONGEST = 12

@@ -15,7 +15,7 @@ import report
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.layers import RelativePositions
+from keras_transformer.nn.layers import RelativePositions
 
 WIDTH, FILTERS = 8, 6  # Of the inputs, and of the outputs.
 

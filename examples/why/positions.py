@@ -14,7 +14,7 @@ import report
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.layers import LayerNormalization, RelativePositions
+from keras_transformer.nn.layers import LayerNormalization, RelativePositions
 
 SYMBOLS, BACK, WIDTH, HEADS = 16, 3, 64, 4
 

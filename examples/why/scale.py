@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import report
 
-from keras_transformer.layers import masked_softmax
+from keras_transformer.nn.layers import masked_softmax
 
 
 def jacobian_norm(weights):

@@ -3,15 +3,15 @@
 The flags of the command line, with their help and defaults, are made from these fields.
 """
 
-from keras_transformer.config.layers import EncoderConfig
-from keras_transformer.config.models import LanguageModelConfig, TransformerConfig
-from keras_transformer.config.run import (
+from keras_transformer.config.layer_config import EncoderConfig
+from keras_transformer.config.model_config import LanguageModelConfig, TransformerConfig
+from keras_transformer.config.run_config import (
     DataConfig,
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
 )
-from keras_transformer.config.training import TrainingConfig
+from keras_transformer.config.training_config import TrainingConfig
 
 __all__ = [
     "DataConfig",

@@ -1,7 +1,13 @@
-"""Models made of the layers."""
+"""Models made of the layers, and the training step that they share.
 
+`transformer.py` is the one to read first; `token_model.py` is its base, and
+`exact_training.py` with the step of each backend is how it trains.
+"""
+
+from keras_transformer.models.batch_step import split_batches_over_cores
 from keras_transformer.models.encoder import Encoder, EncoderStack
 from keras_transformer.models.ensemble import Ensemble
+from keras_transformer.models.exact_training import ExactModel, ExactTraining
 from keras_transformer.models.heads import MaskedLanguageModel, Tagger, TextClassifier
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.masked_tokens import MaskedTokens
@@ -11,10 +17,13 @@ __all__ = [
     "Encoder",
     "EncoderStack",
     "Ensemble",
+    "ExactModel",
+    "ExactTraining",
     "LanguageModel",
     "MaskedLanguageModel",
     "MaskedTokens",
     "Tagger",
     "TextClassifier",
     "Transformer",
+    "split_batches_over_cores",
 ]

@@ -7,10 +7,10 @@ from typing import Any, Self, Unpack
 import keras
 
 from keras_transformer.config import EncoderConfig
-from keras_transformer.kernels.keras_private import carried_mask
-from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.transformer_layer import EncoderLayer
-from keras_transformer.models.model import Configured
+from keras_transformer.models.token_model import Configured
+from keras_transformer.nn.kernels.keras_private import carried_mask
+from keras_transformer.nn.layers.embedding import PositionalEmbedding
+from keras_transformer.nn.layers.transformer_layer import EncoderLayer
 from keras_transformer.types import LayerOptions, Shape, Tensor, TensorLike
 
 

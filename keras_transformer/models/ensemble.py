@@ -9,7 +9,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_transformer.models.model import ExportableModel
+from keras_transformer.models.token_model import ExportableModel
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 

@@ -8,16 +8,16 @@ import keras
 from keras import ops
 
 from keras_transformer.config.options import check_choice, check_number
-from keras_transformer.exact_training import ExactTraining
-from keras_transformer.kernels.keras_private import carried_mask
-from keras_transformer.layers.adaptation import KeepsQuantisation
-from keras_transformer.layers.arguments import check_size
-from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.layers.basic import Dropout
-from keras_transformer.layers.embedding import PositionalEmbedding
-from keras_transformer.layers.other_embeddings import ClassToken, FeatureEmbedding
 from keras_transformer.models.encoder import Encoder
-from keras_transformer.models.model import ExportableModel, rows_of
+from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.models.token_model import ExportableModel, rows_of
+from keras_transformer.nn.kernels.keras_private import carried_mask
+from keras_transformer.nn.layers.adaptation import KeepsQuantisation
+from keras_transformer.nn.layers.arguments import check_size
+from keras_transformer.nn.layers.attention import recorded_attention
+from keras_transformer.nn.layers.basic import Dropout
+from keras_transformer.nn.layers.embedding import PositionalEmbedding
+from keras_transformer.nn.layers.other_embeddings import ClassToken, FeatureEmbedding
 from keras_transformer.types import BasicOptions, Shape, Tensor, TensorLike
 
 

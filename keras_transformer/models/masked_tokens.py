@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_transformer.config.options import check_number
-from keras_transformer.kernels.ids import check_ids
-from keras_transformer.layers.arguments import check_size
+from keras_transformer.nn.kernels.ids import check_ids
+from keras_transformer.nn.layers.arguments import check_size
 
 # Shares of the chosen tokens.
 MASKED = 0.8

@@ -10,11 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.exact_training import ExactTraining
-from keras_transformer.kernels.decoding import pick
-from keras_transformer.kernels.keras_private import is_in_xla_graph, layers_within
-from keras_transformer.layers.attention import recorded_attention
-from keras_transformer.layers.transformer_layer import DecoderLayer
+from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.nn.kernels.caches import pick
+from keras_transformer.nn.kernels.keras_private import is_in_xla_graph, layers_within
+from keras_transformer.nn.layers.attention import recorded_attention
+from keras_transformer.nn.layers.transformer_layer import DecoderLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 _EXPECTED = (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.extras import how_to_install
+from keras_transformer.config.extras import how_to_install
 from keras_transformer.text.lines import checked_path, opened, read_lines
 
 MAX_SENTENCE_BYTES = 1 << 16

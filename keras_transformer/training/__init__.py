@@ -1,7 +1,7 @@
 """Training runs that can be resumed. The text needs TensorFlow on every backend."""
 
 from keras_transformer.training.averages import average_run, load_average
-from keras_transformer.training.model import (
+from keras_transformer.training.compiled_model import (
     compiled_model,
     make_optimizer,
     split_by_default,

@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.exact_training.step import available_cores, num_parts
-from keras_transformer.kernels.execution import has_gpu
+from keras_transformer.models.batch_step import available_cores, num_parts
+from keras_transformer.nn.kernels.execution import has_gpu
 
 # The kinds other than "none", with the backend that each needs.
 _BACKENDS = {

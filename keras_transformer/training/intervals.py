@@ -20,11 +20,11 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.exact_training.step import inner_optimizer
-from keras_transformer.kernels.keras_private import loss_tracker
+from keras_transformer.models.batch_step import inner_optimizer
+from keras_transformer.nn.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import say
+from keras_transformer.training.compiled_model import may_compile_later
 from keras_transformer.training.compiling import Waits
-from keras_transformer.training.model import may_compile_later
 from keras_transformer.training.report import TrainingBar, plural
 from keras_transformer.training.state import State, capture, restore
 

@@ -23,8 +23,7 @@ from keras_transformer.config import (
     TokenizerConfig,
     TrainingConfig,
 )
-from keras_transformer.config.run import FINE_TUNING, preset_for
-from keras_transformer.export.model_card import SUMMARY
+from keras_transformer.config.run_config import FINE_TUNING, preset_for
 from keras_transformer.files import (
     check_new_directory,
     read_json,
@@ -33,19 +32,21 @@ from keras_transformer.files import (
     trained_directory,
     write_json,
 )
-from keras_transformer.kernels.keras_private import layers_within
+from keras_transformer.formats.model_card import SUMMARY
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.nn.kernels.keras_private import layers_within
+from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus, TokenizerPair, learn_tokenizers, open_pairs
 from keras_transformer.training.averages import can_be_opened, checkpoint_path
-from keras_transformer.training.compiling import keep_compiled_steps
-from keras_transformer.training.devices import Distribution, distribution_scope, machine
-from keras_transformer.training.model import (
+from keras_transformer.training.compiled_model import (
     build_training_variables,
     compiled_model,
     with_device_defaults,
 )
+from keras_transformer.training.compiling import keep_compiled_steps
+from keras_transformer.training.devices import Distribution, distribution_scope, machine
 from keras_transformer.training.report import (
     plural,
     report_data,
@@ -56,7 +57,6 @@ from keras_transformer.training.report import (
 )
 from keras_transformer.training.state import State, StateFiles, capture
 from keras_transformer.training.validation import check_validated, rows_to_average
-from keras_transformer.translator import Translator
 
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")

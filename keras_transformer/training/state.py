@@ -19,8 +19,8 @@ import numpy as np
 from keras import ops
 from rich.console import Console
 
-from keras_transformer.exact_training import ExactTraining
 from keras_transformer.files import replacing
+from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.terminal import say
 
 # The newest one, and one in case it is damaged.

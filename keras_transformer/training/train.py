@@ -12,14 +12,16 @@ from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
-from keras_transformer.export.model_card import SUMMARY
 from keras_transformer.files import write_json
+from keras_transformer.formats.model_card import SUMMARY
+from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.training.averages import (
     checkpoints_in,
     load_average,
     save_checkpoint,
 )
+from keras_transformer.training.compiled_model import may_compile_later
 from keras_transformer.training.intervals import (
     RunCallbacks,
     StopSignals,
@@ -27,7 +29,6 @@ from keras_transformer.training.intervals import (
     end_of_interval,
     fit_interval,
 )
-from keras_transformer.training.model import may_compile_later
 from keras_transformer.training.report import Log, TrainingBar, plural, summary
 from keras_transformer.training.run import Run
 from keras_transformer.training.state import KEPT_STATES, restore
@@ -37,7 +38,6 @@ from keras_transformer.training.validation import (
     rows_to_average,
     without_progress,
 )
-from keras_transformer.translator import Translator
 
 
 def train(

@@ -9,10 +9,10 @@ from typing import Any
 import keras
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.evaluation import evaluate
+from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines
-from keras_transformer.translator import Translator
+from keras_transformer.training.evaluation import evaluate
 
 
 def check_validated(options: TrainingConfig, validated: bool):

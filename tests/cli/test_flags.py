@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from keras_transformer import RunConfig, cli, training
-from keras_transformer.cli import make_parser
-from keras_transformer.config.run import FINE_TUNING, PRESETS
+from keras_transformer.apps.cli import make_parser
+from keras_transformer.config.run_config import FINE_TUNING, PRESETS
 from tests import tiny_run
 
 VERBS = (
@@ -158,7 +158,7 @@ def test_what_is_missing_is_named_before_tensorflow_is_loaded(tmp_path):
         "plot training none --output a.png",
     ]  # fmt: skip
     program = (
-        "import sys; from keras_transformer.cli import main\n"
+        "import sys; from keras_transformer.apps.cli import main\n"
         "print(*[main(words.split()) for words in sys.argv[1:]])\n"
         "print('tensorflow' in sys.modules)"
     )

@@ -14,8 +14,8 @@ import pytest
 import sacrebleu
 
 from keras_transformer import RunConfig, cli, playground, serving
-from keras_transformer.cli import export, flags, make_parser, use
-from keras_transformer.lite.translator import Translation
+from keras_transformer.apps.cli import export, flags, make_parser, use
+from keras_transformer.search.translation import Translation
 from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
 
@@ -36,7 +36,9 @@ def files(tmp_path_factory):
 
 
 def in_a_process(*words):
-    program = "import sys; from keras_transformer.cli import main; sys.exit(main())"
+    program = (
+        "import sys; from keras_transformer.apps.cli import main; sys.exit(main())"
+    )
     return tiny_run.in_a_process("-c", program, *words)
 
 

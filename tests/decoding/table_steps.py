@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from keras import ops
 
-from keras_transformer.decoding import SpecialIds
+from keras_transformer.search import SpecialIds
 from tests.reference.numpy_transformer import log_softmax
 
 PAD, START, END = IDS = SpecialIds(pad_id=0, start_id=1, end_id=2)

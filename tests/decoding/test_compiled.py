@@ -12,10 +12,10 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.decoding.tokens import best_tokens
-from keras_transformer.generation.compiled import Compiled
-from keras_transformer.generation.generator import Generator
-from keras_transformer.generation.recorded import RecordedStep
+from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.generator import Generator
+from keras_transformer.search.recorded import RecordedStep
+from keras_transformer.search.tokens import best_tokens
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
 from tests.models.backends import run_python

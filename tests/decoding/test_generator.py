@@ -8,7 +8,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.generation.generator import Generator
+from keras_transformer.search.generator import Generator
 from tests.decoding.table_steps import END, all_outputs, obeys
 from tests.layers.reference_weights import randomise
 from tests.models.cases import random_language_model

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Translator
-from keras_transformer.generation.pipeline import INPUTS
+from keras_transformer.search.pipeline import INPUTS
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference

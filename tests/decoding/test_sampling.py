@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding import Constraints, sample
-from keras_transformer.decoding.sampling import _draw
-from keras_transformer.decoding.tokens import score_in_parts, token_log_probabilities
+from keras_transformer.search import Constraints, sample
+from keras_transformer.search.sampling import _draw
+from keras_transformer.search.tokens import score_in_parts, token_log_probabilities
 from tests.decoding.table_steps import (
     CONSTRAINTS,
     END,

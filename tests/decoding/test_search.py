@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.decoding import (
+from keras_transformer.search import (
     FIRST_ROOM,
     Constraints,
     SpecialIds,
@@ -13,7 +13,7 @@ from keras_transformer.decoding import (
     length_penalty,
     reordering,
 )
-from keras_transformer.decoding.tokens import allowed_tokens
+from keras_transformer.search.tokens import allowed_tokens
 from tests.decoding.table_steps import (
     CONSTRAINTS,
     END,

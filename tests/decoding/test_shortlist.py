@@ -8,9 +8,9 @@ import pytest
 from keras import ops
 
 from keras_transformer import DecodingConfig, LiteTranslator, Translator
-from keras_transformer.export import ExportedTranslator
-from keras_transformer.generation.generator import Generator
-from keras_transformer.generation.shortlist import Shortlist, learn_shortlist
+from keras_transformer.formats import ExportedTranslator
+from keras_transformer.search.generator import Generator
+from keras_transformer.search.shortlist import Shortlist, learn_shortlist
 from tests import tiny_run
 from tests.models.cases import SOURCE, random_model
 
@@ -106,7 +106,7 @@ def test_the_table_is_that_of_ibm_model_1(rng):
 
 
 def test_of_many_pairs_only_those_with_rare_pieces_teach(monkeypatch):
-    monkeypatch.setattr("keras_transformer.generation.shortlist._PAIRS", 3)
+    monkeypatch.setattr("keras_transformer.search.shortlist._PAIRS", 3)
     pairs = [([5, 6], [5])] * 12 + [([5, 6], [8]), ([5, 7], [9])]
     shortlist = learn_shortlist(pairs, 9, 10, best=3, frequent=1)
     assert [set(row) - {0} for row in shortlist.table[5:8]] == [{5, 9}, {5}, {9}]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer import cli
+from keras_transformer.apps import cli
 from tests import tiny_run
 from tests.importers import foreign
 

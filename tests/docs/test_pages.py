@@ -21,9 +21,9 @@ from keras_transformer import (
     decoding,
     layers,
 )
-from keras_transformer.cli import make_parser
-from keras_transformer.config.layers import ATTENTION_KINDS, RELATIVE_POSITIONS
-from keras_transformer.generation.pipeline import INPUTS
+from keras_transformer.apps.cli import make_parser
+from keras_transformer.config.layer_config import ATTENTION_KINDS, RELATIVE_POSITIONS
+from keras_transformer.search.pipeline import INPUTS
 from tests import tiny_run
 from tests.docs.document import ROOT, blocks, commands, run, write_files
 from tests.models.backends import BACKENDS, run_python

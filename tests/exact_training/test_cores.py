@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from keras_transformer.exact_training import step
+from keras_transformer.models import batch_step as step
 from tests.exact_training.test_exact_training import (
     assert_same,
     change_of,
@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
 def test_parts_draw_dropout_of_their_own(parts):
     import tensorflow as tf
 
-    from keras_transformer.exact_training.step import loss_and_scores
+    from keras_transformer.models.batch_step import loss_and_scores
     from keras_transformer.models.transformer import Transformer
     from tests.exact_training.test_exact_training import CONFIG
 
@@ -109,7 +109,7 @@ def test_it_sets_the_threads_and_must_come_first():
     first = run_python(
         "import tensorflow as tf\n"
         "from keras_transformer import split_batches_over_cores\n"
-        "from keras_transformer.exact_training import step\n"
+        "from keras_transformer.models import batch_step as step\n"
         "assert split_batches_over_cores(1) == 1 == step.num_parts()\n"
         "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
         "print(split_batches_over_cores(3), step.num_parts())\n"

@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.exact_training import ExactModel
-from keras_transformer.exact_training import model as exact
-from keras_transformer.exact_training.step import loss_and_scores
-from keras_transformer.kernels.crossentropy import TokenScores
+from keras_transformer.models import ExactModel
+from keras_transformer.models import exact_training as exact
+from keras_transformer.models.batch_step import loss_and_scores
+from keras_transformer.nn.kernels.crossentropy import TokenScores
 from tests.models.backends import run_python
 
 SIZE = 41
@@ -510,7 +510,7 @@ def y_pred_of(model):
 @pytest.mark.one_case
 @pytest.mark.parametrize("tied", ["three-way", "none"])
 def test_it_trains_and_evaluates_as_with_the_logits(tied, monkeypatch):
-    monkeypatch.setattr("keras_transformer.kernels.crossentropy.CHUNK_TOKENS", 8)
+    monkeypatch.setattr("keras_transformer.nn.kernels.crossentropy.CHUNK_TOKENS", 8)
     batches, changes, results = make_batches(), [], []
     for kind in (kt.Transformer, WithLogits):
         model = without_logits(

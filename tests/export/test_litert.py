@@ -11,7 +11,7 @@ from ai_edge_litert.interpreter import Interpreter
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.export.litert import export_litert
+from keras_transformer.formats.litert import export_litert
 from tests import tiny_run
 from tests.layers.reference_weights import assert_close, randomise
 

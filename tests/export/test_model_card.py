@@ -11,16 +11,16 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
-from keras_transformer.cli import use
-from keras_transformer.export import model_card as cards
-from keras_transformer.export.model_card import (
+from keras_transformer.apps.cli import use
+from keras_transformer.formats import model_card as cards
+from keras_transformer.formats.model_card import (
     model_card,
     record_scores,
     recorded_scores,
     training_data,
     weights_digest,
 )
-from keras_transformer.generation.pipeline import INPUTS
+from keras_transformer.search.pipeline import INPUTS
 from keras_transformer.training import average_run
 from tests import tiny_run
 

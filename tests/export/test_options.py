@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import LiteTranslator, Transformer, Translator, enable_lora
-from keras_transformer.export import litert
+from keras_transformer.formats import litert
 from tests import tiny_run
 
 TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]

@@ -12,9 +12,9 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import ExportedTranslator, Translator
-from keras_transformer.export import latest_version
-from keras_transformer.generation.pipeline import INPUTS, Pipeline
-from keras_transformer.serving.model import ServedModel
+from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.files import latest_version
+from keras_transformer.search.pipeline import INPUTS, Pipeline
 from tests import tiny_run
 from tests.test_lite import assert_same
 

@@ -11,16 +11,16 @@ import pytest
 import tensorflow as tf
 from google.protobuf import text_format
 
-from keras_transformer.export.model_card import model_name
-from keras_transformer.export.saved_model import (
+from keras_transformer.apps.serving.rest_app import SECONDS
+from keras_transformer.apps.serving.served_model import most_rows
+from keras_transformer.formats.model_card import model_name
+from keras_transformer.formats.saved_model import (
     BATCHES,
     NAMES,
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.generation.pipeline import INPUTS
-from keras_transformer.serving.app import SECONDS
-from keras_transformer.serving.model import most_rows
+from keras_transformer.search.pipeline import INPUTS
 
 yaml = pytest.importorskip("yaml")
 

@@ -13,7 +13,7 @@ import sentencepiece
 from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer import DecodingConfig
-from keras_transformer.export import litert, web
+from keras_transformer.formats import litert, web
 from tests import tiny_run
 from tests.browser import Site, chromium
 from tests.export.test_web_tokens import cut

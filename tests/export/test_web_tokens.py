@@ -14,7 +14,7 @@ import pytest
 import sentencepiece
 
 from keras_transformer import TokenizerConfig
-from keras_transformer.export import web
+from keras_transformer.formats import web
 from keras_transformer.text.tokenizer import Tokenizer
 from tests import tiny_run
 

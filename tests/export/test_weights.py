@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from sentencepiece import SentencePieceProcessor
 
 import keras_transformer as kt
-from keras_transformer.generation.generator import Generator
+from keras_transformer.search.generator import Generator
 from tests import tiny_run
 from tests.layers.reference_weights import randomise
 from tests.tiny_run import PAIRS

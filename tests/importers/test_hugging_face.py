@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from keras_transformer.importers import import_hugging_face
+from keras_transformer.formats import import_hugging_face
 from tests.importers import foreign
 from tests.importers.foreign import ids_of, log_softmax, logits_of
 from tests.reference import numpy_marian

@@ -9,8 +9,7 @@ import pytest
 import sacrebleu
 import sentencepiece
 
-from keras_transformer.export import ExportedTranslator
-from keras_transformer.importers import import_marian
+from keras_transformer.formats import ExportedTranslator, import_marian
 from tests.importers import foreign
 from tests.importers.foreign import ids_of, log_softmax, logits_of
 from tests.reference import numpy_marian

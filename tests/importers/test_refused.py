@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 
-from keras_transformer.importers import FORMATS, import_model
+from keras_transformer.formats import IMPORTERS, import_model
 from tests.importers import foreign
 
 BIN, NPZ, SAFETENSORS = "model.ende.bin", "opus.npz", "model.safetensors"
@@ -35,7 +35,7 @@ def spoiled(good, tmp_path):
 def check_refused(folder, *expected, error=ValueError):
     kind = "hugging_face" if folder.name == "hugging_face" else "marian"
     with pytest.raises(error) as caught:
-        FORMATS[kind](folder)
+        IMPORTERS[kind](folder)
     message = str(caught.value)
     assert all(word in message for word in expected), message
     assert "\n" not in message and len(message) < 600
@@ -111,7 +111,7 @@ def test_options_of_a_search_that_would_change_the_outputs(spoiled):
     check_refused(folder, "`min_length`", "`renormalize_logits`")
     # Where there is a generation_config.json, config.json's search means nothing.
     (folder / "generation_config.json").write_text("{}")
-    assert FORMATS["hugging_face"](folder).config.beam_size == 1
+    assert IMPORTERS["hugging_face"](folder).config.beam_size == 1
     (folder / "generation_config.json").write_text('{"num_beam_groups": 2}')
     check_refused(folder, "generation_config.json", "`num_beam_groups`")
     folder = spoiled("opus")

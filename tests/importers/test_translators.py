@@ -9,11 +9,15 @@ import pytest
 import sentencepiece
 
 from keras_transformer import Adam, MaskedCrossentropy, Translator
-from keras_transformer.cli import main
-from keras_transformer.export import ExportedTranslator
-from keras_transformer.importers import format_of, import_marian, import_model
-from keras_transformer.importers.vocabulary import Vocabulary, tokenizers_of
-from keras_transformer.lite.translator import _ids_of
+from keras_transformer.apps.cli import main
+from keras_transformer.formats import (
+    ExportedTranslator,
+    format_of,
+    import_marian,
+    import_model,
+)
+from keras_transformer.formats.lite_translator import _ids_of
+from keras_transformer.formats.vocabulary import Vocabulary, tokenizers_of
 from keras_transformer.text.sentencepiece_model import cut_pieces, fitted
 from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.tokenizer_pair import TokenizerPair

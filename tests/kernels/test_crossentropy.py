@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels import crossentropy
-from keras_transformer.kernels.crossentropy import fused_crossentropy
+from keras_transformer.nn.kernels import crossentropy
+from keras_transformer.nn.kernels.crossentropy import fused_crossentropy
 from tests.kernels.ways import with_gradients
 
 ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
@@ -15,7 +15,7 @@ ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Several chunks, the last one not full."""
-    monkeypatch.setattr("keras_transformer.kernels.crossentropy.CHUNK_TOKENS", 8)
+    monkeypatch.setattr("keras_transformer.nn.kernels.crossentropy.CHUNK_TOKENS", 8)
 
 
 def arrays(tokens=ROWS * LENGTH):
@@ -128,10 +128,12 @@ def test_chunks_of_a_gpu_give_the_same(monkeypatch):
         return fused_crossentropy(states, matrix, *tensors[2:], 0.1)
 
     found = with_gradients(loss, *tensors[:2])
-    monkeypatch.setattr("keras_transformer.kernels.crossentropy.has_gpu", lambda: True)
+    monkeypatch.setattr(
+        "keras_transformer.nn.kernels.crossentropy.has_gpu", lambda: True
+    )
     bytes_of_20 = 20 * 4 * SIZE
     monkeypatch.setattr(
-        "keras_transformer.kernels.crossentropy.GPU_CHUNK_BYTES", bytes_of_20
+        "keras_transformer.nn.kernels.crossentropy.GPU_CHUNK_BYTES", bytes_of_20
     )
     assert crossentropy.chunk_tokens(SIZE) == 20
     for of_gpu, of_cpu in zip(with_gradients(loss, *tensors[:2]), found, strict=True):

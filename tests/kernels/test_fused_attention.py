@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels import fused_attention as module
-from keras_transformer.kernels.fused_attention import fused_attention, obstacle
-from keras_transformer.layers import (
+from keras_transformer.nn.kernels import fused_attention as module
+from keras_transformer.nn.kernels.fused_attention import fused_attention, obstacle
+from keras_transformer.nn.layers import (
     LocalAttention,
     MultiHeadAttention,
     ReluAttention,
     attention,
 )
-from keras_transformer.layers.attention import dot_product_attention, recorded_attention
+from keras_transformer.nn.layers.attention import (
+    dot_product_attention,
+    recorded_attention,
+)
 from tests.kernels.ways import with_gradients
 from tests.layers.reference_weights import assert_close, randomise
 from tests.layers.test_multi_head_attention import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels import keras_private
+from keras_transformer.nn.kernels import keras_private
 
 DOOR = Path(keras_private.__file__)
 PRIVATE = re.compile(

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import (
+from keras_transformer.nn.kernels.caches import (
     cache_place,
     new_cache,
     resize_cache,
     write_position,
 )
-from keras_transformer.kernels.recurrence import _by_doubling, linear_recurrence
-from keras_transformer.layers import FeedForward, MultiHeadAttention
-from keras_transformer.layers.basic import Dropout, LayerNormalization
+from keras_transformer.nn.kernels.recurrence import _by_doubling, linear_recurrence
+from keras_transformer.nn.layers import FeedForward, MultiHeadAttention
+from keras_transformer.nn.layers.basic import Dropout, LayerNormalization
 from tests.kernels.ways import called, every_way, on_tensorflow, with_gradients
 
 B, H, L, K = 2, 3, 5, 7

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place, prepare_mask
-from keras_transformer.layers import (
+from keras_transformer.nn.kernels.caches import cache_place, prepare_mask
+from keras_transformer.nn.layers import (
     SSRU,
     AlibiPositions,
     LinearAttention,
@@ -24,7 +24,7 @@ from keras_transformer.layers import (
     local_attention,
     recorded_attention,
 )
-from keras_transformer.masks import attention_mask
+from keras_transformer.nn.masks import attention_mask
 from tests.layers.reference_weights import (
     assert_close,
     past_mask,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
-from keras_transformer.layers import Dropout, MultiHeadAttention
+from keras_transformer.nn.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
+from keras_transformer.nn.layers import Dropout, MultiHeadAttention
 from tests.models.backends import run_python
 
 ON_TORCH = keras.backend.backend() == "torch"
@@ -75,7 +75,7 @@ import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 device = tf.config.LogicalDeviceConfiguration()
 tf.config.set_logical_device_configuration(cpu, [device] * 2)
-from keras_transformer.layers import Dropout
+from keras_transformer.nn.layers import Dropout
 
 def drop():
     layer = Dropout(0.5, seed=7)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import (
+from keras_transformer.nn.layers import (
     EncoderLayer,
     FeatureEmbedding,
     PatchEmbedding,

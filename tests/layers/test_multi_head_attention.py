@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.layers import MultiHeadAttention
+from keras_transformer.nn.layers import MultiHeadAttention
 from tests.layers.reference_weights import (
     assert_close,
     randomise,

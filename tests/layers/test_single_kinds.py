@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from keras_transformer import masks
-from keras_transformer.layers import (
+from keras_transformer.nn.layers import (
     SSRU,
     AdditiveAttention,
     FeedForward,
@@ -16,14 +16,14 @@ from keras_transformer.layers import (
     masked_softmax,
     scaled_dot_product_attention,
 )
-from keras_transformer.layers.linear_attention import orthogonal_gaussians
-from keras_transformer.layers.relative_positions import (
+from keras_transformer.nn.layers.linear_attention import orthogonal_gaussians
+from keras_transformer.nn.layers.relative_positions import (
     RelativePositions,
     alibi_slopes,
     rotate,
 )
-from keras_transformer.layers.score_attentions import masked_relu
-from keras_transformer.masks import valid_length_mask
+from keras_transformer.nn.layers.score_attentions import masked_relu
+from keras_transformer.nn.masks import valid_length_mask
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.reference import numpy_attention
 from tests.reference import numpy_transformer as reference

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.kernels.decoding import cache_place, prepare_mask
-from keras_transformer.layers import (
+from keras_transformer.nn.kernels.caches import cache_place, prepare_mask
+from keras_transformer.nn.layers import (
     CausalLayer,
     DecoderLayer,
     EncoderLayer,
@@ -15,7 +15,7 @@ from keras_transformer.layers import (
     LinearAttention,
     MultiHeadAdditiveAttention,
 )
-from keras_transformer.masks import attention_mask
+from keras_transformer.nn.masks import attention_mask
 from tests.layers.reference_weights import (
     assert_close,
     layer_weights_of,

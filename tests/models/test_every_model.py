@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.config.layers import ATTENTION_KINDS
+from keras_transformer.config.layer_config import ATTENTION_KINDS
 from keras_transformer.testing import (
     assert_cached_equals_uncached,
     assert_causal,

@@ -8,9 +8,9 @@ import sys
 import pytest
 from starlette.testclient import TestClient
 
-from keras_transformer import playground
-from keras_transformer.playground import app, model, play
-from keras_transformer.playground.app import make_app
+from keras_transformer.apps import playground
+from keras_transformer.apps.playground import app, model, play
+from keras_transformer.apps.playground.page_app import make_app
 from tests.playground.toys import FACTS, Toy
 
 

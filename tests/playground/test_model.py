@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from keras_transformer import Translator
-from keras_transformer.generation import pipeline
-from keras_transformer.generation.generator import Generator
-from keras_transformer.playground.model import PlayedRun
-from keras_transformer.serving.tensors import RequestError
+from keras_transformer.apps.playground.played_run import PlayedRun
+from keras_transformer.apps.serving.tensors import RequestError
+from keras_transformer.search import pipeline
+from keras_transformer.search.generator import Generator
 from keras_transformer.text.words import labels_of
 from tests import tiny_run
 

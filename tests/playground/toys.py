@@ -4,8 +4,8 @@ import threading
 
 import numpy as np
 
-from keras_transformer.playground.app import make_app
-from keras_transformer.serving.tensors import RequestError
+from keras_transformer.apps.playground.page_app import make_app
+from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.text.words import labels_of, words_of
 from tests.serving.tiny_models import serving
 

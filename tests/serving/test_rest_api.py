@@ -16,10 +16,10 @@ import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
-from keras_transformer.export import ExportedTranslator
-from keras_transformer.serving import serve, server
-from keras_transformer.serving.app import make_app
-from keras_transformer.serving.model import ServedModel
+from keras_transformer.apps.serving import serve, server
+from keras_transformer.apps.serving.rest_app import make_app
+from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.formats import ExportedTranslator
 from tests.serving.tiny_models import write_model
 
 URL = "/v1/models/tiny"
@@ -321,7 +321,7 @@ def test_only_names_of_this_machine_are_answered(model, own_name, good, bad):
 
 PROGRAM = """
 import sys
-from keras_transformer.serving import serve
+from keras_transformer.apps.serving import serve
 serve(sys.argv[1], port=0)
 print("returned")
 """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer.serving.tensors import (
+from keras_transformer.apps.serving.tensors import (
     RequestError,
     read_inputs,
     read_json,

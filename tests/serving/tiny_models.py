@@ -10,9 +10,9 @@ import httpx
 import tensorflow as tf
 import uvicorn
 
-from keras_transformer.serving.app import make_app
-from keras_transformer.serving.model import ServedModel
-from keras_transformer.serving.server import address, listening
+from keras_transformer.apps.serving.rest_app import make_app
+from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.apps.serving.server import address, listening
 
 SECONDS = 60.0
 

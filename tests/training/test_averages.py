@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from keras_transformer import RunConfig, Transformer, Translator
-from keras_transformer.cli import main
-from keras_transformer.exact_training import ExactTraining
+from keras_transformer.apps.cli import main
+from keras_transformer.models import ExactTraining
 from keras_transformer.training import average_run, load_average
 from keras_transformer.training.averages import (
     can_be_opened,

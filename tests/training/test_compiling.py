@@ -9,7 +9,7 @@ import keras
 import pytest
 
 from keras_transformer import TrainingConfig
-from keras_transformer.layers import Dropout
+from keras_transformer.nn.layers import Dropout
 from keras_transformer.training import compiling, model, report, state
 from keras_transformer.training.compiling import Waits
 from tests import tiny_run

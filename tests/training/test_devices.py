@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Transformer, TransformerConfig
-from keras_transformer.exact_training import step
+from keras_transformer.models import batch_step as step
 from keras_transformer.training import devices
 from keras_transformer.training.devices import (
     TRANSFORMER_LAYOUT,

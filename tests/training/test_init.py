@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 import keras_transformer as kt
-from keras_transformer import cli
-from keras_transformer.config.run import FINE_TUNING
+from keras_transformer.apps import cli
+from keras_transformer.config.run_config import FINE_TUNING
 from keras_transformer.training import default_config, dry_run, read_summary
 from tests import tiny_run
 from tests.tiny_run import CONFIG, KillAfter, Killed, last_state

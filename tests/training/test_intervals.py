@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
-from keras_transformer.evaluation import evaluate
 from keras_transformer.training import intervals
+from keras_transformer.training.evaluation import evaluate
 from keras_transformer.training.intervals import (
     StopSignals,
     check_not_hopeless,

@@ -27,7 +27,7 @@ from tests.tiny_run import assert_equal, last_state
 # after so many batches is written, and never gets its name.
 DYING = """
 import os, signal, sys
-from keras_transformer.cli import main
+from keras_transformer.apps.cli import main
 last, replace = f"step-{int(sys.argv.pop(1)):09d}.npz", os.replace
 
 def replace_or_die(source, target, **options):
@@ -304,7 +304,7 @@ def test_workers_that_are_killed_go_on_and_train_as_one_process(tmp_path):
 # The command as in a container, where its process id is 1; it says what it writes.
 CONTAINED = """
 import os, sys
-from keras_transformer.cli import main
+from keras_transformer.apps.cli import main
 replace, os.getpid = os.replace, lambda: 1
 
 def told(source, target, **options):

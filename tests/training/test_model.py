@@ -9,9 +9,9 @@ from rich.console import Console
 
 from keras_transformer import RunConfig, TrainingConfig, Transformer, TransformerConfig
 from keras_transformer.config import DataConfig
-from keras_transformer.optimizers import TransformerSchedule
+from keras_transformer.nn.optimizers import TransformerSchedule
 from keras_transformer.training import compiled_model, make_optimizer, model, report
-from keras_transformer.training.model import (
+from keras_transformer.training.compiled_model import (
     freeze,
     half_precision_cost,
     with_device_defaults,

@@ -21,8 +21,8 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from keras_transformer import Corpus, RunConfig, TrainingConfig, Translator
-from keras_transformer.export.model_card import model_card
 from keras_transformer.files import write_json
+from keras_transformer.formats.model_card import model_card
 from keras_transformer.text import learn_tokenizers, mixed_pairs
 from keras_transformer.training import (
     dry_run,

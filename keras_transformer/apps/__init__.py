@@ -1,0 +1,10 @@
+"""Programs: the command line, the local server, the playground and the quick start.
+
+`bulk` translates files of any size, and `plots` draws. Read `cli/__init__.py` first: it
+calls the rest.
+"""
+
+import lazy_loader
+
+# The names are those of __init__.pyi.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,27 @@
+"""Translation of files of any size, in constant memory, resumed after a crash."""
+
+from keras_transformer.apps.bulk.distill import distill
+from keras_transformer.apps.bulk.ray_translator import RayTranslator
+from keras_transformer.apps.bulk.translate_texts import (
+    WINDOW,
+    BulkSummary,
+    best_translations,
+    model_fingerprint,
+    read_texts,
+    translate_file,
+    translate_lines,
+    windows_of,
+)
+
+__all__ = [
+    "WINDOW",
+    "BulkSummary",
+    "RayTranslator",
+    "best_translations",
+    "distill",
+    "model_fingerprint",
+    "read_texts",
+    "translate_file",
+    "translate_lines",
+    "windows_of",
+]

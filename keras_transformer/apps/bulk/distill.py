@@ -1,0 +1,163 @@
+"""Sequence-level distillation: a teacher's translations as pairs for a student."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.apps.bulk.translate_texts import (
+    WINDOW,
+    BulkSummary,
+    translate_texts,
+)
+from keras_transformer.config.options import check_number
+from keras_transformer.files import check_another_file, read_json, write_json
+from keras_transformer.text.lines import one_line, read_lines
+from keras_transformer.text.pairs import BadLines, open_pairs
+
+# A translation loops if a sequence of `_WORDS` words occurs `_MORE` times more than any
+# does in its source.
+_WORDS = 4
+_MORE = 2
+
+
+def distill(
+    teacher: Any,
+    pairs: Any,
+    output: str | Path,
+    *,
+    best_of: int = 1,
+    bad_line_budget: int = 100,
+    window: int = WINDOW,
+    fingerprint: str = "",
+    facts: Mapping[str, Any] | None = None,
+    show_progress: bool = False,
+) -> BulkSummary:
+    """Writes each source with the teacher's translation, for a student to learn from.
+
+    A small student learns a teacher's translations better than references, which vary
+    more: sequence-level distillation (Kim and Rush, 2016, section 3.2,
+    https://arxiv.org/abs/1606.07947). With `best_of` it is their interpolation (section
+    3.3): of the teacher's N best, the translation nearest to the reference.
+
+    Empty translations are left out, and those that loop (Raunak et al., 2021,
+    https://arxiv.org/abs/2104.06683): some four words in a row occur at least two times
+    more than any four do in the source. Memory is constant, and an interrupted call
+    resumes, as with `translate_file`.
+
+    Args:
+        teacher: A `Translator`, also of an ensemble, or one of an export.
+        pairs: Sources and references, as `open_pairs` returns or takes them.
+        output: File to write or replace, a line source, tab, translation; gzip if it
+            ends in ".gz". OUTPUT.json says what it was made of.
+        best_of: Number of the teacher's translations of which the nearest to the
+            reference is taken, by chrF (Popović, 2015); 1 takes the best.
+        bad_line_budget: Most bad lines of the pairs to skip.
+        window: Pairs that are translated together, the longest first.
+        fingerprint: Identity of the teacher, such as `model_fingerprint(...)`. An
+            unfinished output of another one is not resumed.
+        facts: More to say in OUTPUT.json, such as the teacher's directory.
+        show_progress: Show a progress bar, if standard error is a terminal.
+
+    Returns:
+        A `BulkSummary`, in which `sentences` counts the good pairs.
+
+    Raises:
+        BlockingIOError: If another process is writing `output`.
+        OSError: If a file cannot be read or written.
+        ValueError: If `best_of` is out of range, there are too many bad lines, or an
+            unfinished output is of other pairs or another `fingerprint`. If `output`
+            is one of the files of `pairs`, or another file has the name that it needs.
+
+    Example:
+        >>> teacher = Translator.ensemble(["runs/a", "runs/b"])
+        >>> distill(teacher, open_pairs("train.tsv"), "distilled.tsv.gz")
+        >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
+    """
+    check_number("best_of", best_of, int)
+    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
+    if not 1 <= best_of <= teacher.most:
+        raise ValueError(
+            f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "
+            f"`n_best`. Received: {best_of}"
+        )
+    pairs = open_pairs(pairs)
+    bad_lines = BadLines(bad_line_budget)
+    check_another_file(output, pairs.files)
+    facts_path = Path(f"{output}.json")
+    _check_facts(facts_path)
+    total = pairs.count()
+    texts = ("\t".join(map(_cell, pair[1:])) for pair in pairs.pairs(bad_lines))
+
+    def translations(lines):
+        sides = [line.split("\t") for line in lines]
+        found = teacher.translate([source for source, _ in sides], best_of)
+        rows = zip(sides, found, strict=True)
+        return [_line(*both, several) for both, several in rows]
+
+    summary = translate_texts(
+        translations,
+        texts,
+        output,
+        total,
+        window=window,
+        fingerprint=f"{fingerprint} best_of={best_of}",
+        show_progress=show_progress,
+    )
+    written = sum(1 for _ in read_lines(Path(output)))
+    summary = dataclasses.replace(summary, left_out=summary.sentences - written)
+    made_of = {
+        "teacher": repr(teacher),
+        "fingerprint": fingerprint,
+        "best_of": best_of,
+        "pairs_of": pairs.origin,
+        "pairs_digest": pairs.fingerprint(),
+        "pairs": written,
+        "left_out": summary.left_out,
+        "truncated": summary.truncated,
+        "bad_lines": bad_lines.count,
+    }
+    write_json(facts_path, made_of | dict(facts or {}))
+    return summary
+
+
+def _check_facts(path):
+    """Raises `ValueError` if a file of something else has the name of the facts."""
+    try:
+        is_free = not path.exists() or {"teacher", "pairs_of"} <= read_json(path).keys()
+    except ValueError:
+        is_free = False
+    if not is_free:
+        raise ValueError(
+            f"{path} is in the way: `distill` writes what it did there, and has not "
+            "written this file. Move it, or choose another output."
+        )
+
+
+def _cell(text):
+    return one_line(" ".join(text.split("\t")))
+
+
+def _line(source, reference, found):
+    """Returns the line of a pair as a `Translation`, or `None` if it is of no use."""
+    texts = [_cell(translation.text) for translation in found]
+    if len(texts) > 1:
+        import sacrebleu
+
+        score = sacrebleu.CHRF().sentence_score
+        texts.sort(key=lambda text: -score(text, [reference]).score)
+    best = texts[0]
+    loops = _most(best) - max(1, _most(source)) >= _MORE
+    if loops or not best.strip():
+        return None
+    return found[0]._replace(text=f"{source}\t{best}")
+
+
+def _most(text):
+    """Returns how often the most frequent sequence of four words occurs."""
+    words = text.split() if " " in text else list(text)
+    sequences = zip(*(words[start:] for start in range(_WORDS)), strict=False)
+    return max(Counter(sequences).values(), default=0)

@@ -1,0 +1,109 @@
+"""A SavedModel on many processes or machines. Needs the extra `ray`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.options import check_number
+from keras_transformer.search.translation import Translation
+
+_PART = 128  # texts that a worker gets at a time
+
+
+class RayTranslator:
+    """Translates lists of texts with a SavedModel on workers of Ray.
+
+    Each worker has a copy of the model and gets 128 texts at a time. A call returns
+    when all workers are done, so long lists are faster.
+
+    Ray starts on this machine, unless the program has called `ray.init` or the
+    environment variable RAY_ADDRESS names a cluster.
+
+    Args:
+        model: Directory of a SavedModel, at the same path on every machine.
+        workers: Number of workers.
+        cpus: Cores, and threads of TensorFlow, of each worker.
+        gpus: GPUs of each worker.
+
+    Attributes:
+        path: Directory of the version that translates.
+
+    Raises:
+        FileNotFoundError: If `model` is not a SavedModel.
+        ImportError: If Ray is not installed.
+        RuntimeError: In a call, if a worker fails.
+        ValueError: If `workers` or `cpus` is less than 1, or the cluster has too few
+            CPUs.
+
+    Example:
+        >>> translator = RayTranslator("saved_models/en-de", workers=16)
+        >>> translate_file(translator, "news.en", "news.de", window=16384)
+    """
+
+    def __init__(
+        self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
+    ) -> None:
+        try:
+            import ray
+            from ray.util import ActorPool
+        except ImportError as error:
+            raise ImportError(
+                f"Several workers need Ray: {how_to_install('ray')}."
+            ) from error
+        from keras_transformer.files import latest_version
+
+        check_number("workers", workers, int, minimum=1)
+        check_number("cpus", cpus, int, minimum=1)
+        check_number("gpus", gpus, minimum=0)
+        self.path = latest_version(model).absolute()
+        if not ray.is_initialized():
+            options = {"logging_level": "ERROR"}
+            if not os.environ.get("RAY_ADDRESS"):
+                options |= {
+                    "address": "local",
+                    "num_cpus": workers * cpus,
+                    "include_dashboard": False,
+                    "log_to_driver": False,
+                }
+            ray.init(**options)
+        available = ray.cluster_resources().get("CPU", 0)
+        if available < workers * cpus:
+            raise ValueError(
+                "The cluster must have the CPUs of all workers. Received: "
+                f"workers={workers}, cpus={cpus}, {available:.0f} CPUs"
+            )
+        worker = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
+        self._pool = ActorPool(
+            [worker.remote(str(self.path), cpus) for _ in range(workers)]
+        )
+        self._error = ray.exceptions.RayError
+
+    def __call__(self, texts: list[str]) -> list[str]:
+        """Returns one translation for each text, in order."""
+        return [found[0].text for found in self.translate(texts)]
+
+    def translate(self, texts: list[str]) -> list[list[Translation]]:
+        """Returns the best `Translation` of each text, in a list of its own."""
+        parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
+        try:
+            found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
+        except self._error as error:
+            # Ray's message is the traceback of the worker, with the error at its end.
+            *_, cause = str(error).strip().splitlines()
+            raise RuntimeError(f"A Ray worker failed: {cause}") from error
+        return [translations for part in found for translations in part]
+
+
+class _Worker:
+    def __init__(self, model, cpus):
+        # TensorFlow reads these when it is first used in this process.
+        os.environ["TF_NUM_INTRAOP_THREADS"] = str(cpus)
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        from keras_transformer.formats import ExportedTranslator
+
+        self._translator = ExportedTranslator(model)
+
+    def run(self, texts):
+        return self._translator.translate(texts)

@@ -1,0 +1,168 @@
+"""The verbs that bring a run to others: `export`, `serve`, `playground`, `plot`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+import shlex
+
+from keras_transformer.apps.cli.flags import given, load_module
+from keras_transformer.apps.cli.use_verbs import is_run, load_runs
+from keras_transformer.files import (
+    check_absent,
+    check_file_to_write,
+    check_no_pattern,
+    replacing,
+    trained_directory,
+)
+from keras_transformer.terminal import (
+    native_messages_hidden,
+    print_message,
+    print_result,
+)
+
+# What CTranslate2 takes of the search; it is told the rest in each call.
+_OF_CTRANSLATE2 = {
+    "alignment_layer",
+    "max_source_length",
+    "max_output_length",
+    "max_extra_length",
+}
+_TITLES = {
+    "cross": "decoder to source",
+    "encoder": "encoder to itself",
+    "decoder": "decoder to itself",
+}
+_DOTS_PER_INCH = 150
+_CORPUS = "corpus/training/pairs.ids"  # of a run
+
+
+def export(options):
+    """Writes runs in the form of another program."""
+    if options.format == "saved_model":
+        check_no_pattern(options.output)
+    # Else the directory of the model's versions, where the next one goes.
+    if options.format != "saved_model" or options.output.name.isdecimal():
+        check_absent(options.output)
+    names = "dtype", "quantize", "languages", "litert_js"
+    values = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    writers = load_module("formats.exporters").EXPORTERS
+    takes = {kind: inspect.signature(f).parameters for kind, f in writers.items()}
+    for name in values.keys() - takes[options.format]:
+        formats = " or ".join(kind for kind in takes if name in takes[kind])
+        raise ValueError(
+            f"`--{name.replace('_', '-')}` goes with `--format {formats}`. Received: "
+            f"--format {options.format}"
+        )
+    searched = given(options).keys() - _OF_CTRANSLATE2
+    if options.format == "ctranslate2" and searched:
+        raise ValueError(
+            "CTranslate2 is told how to search in each call, not at export. Received: "
+            f"{', '.join(sorted(searched))}"
+        )
+    cards = load_module("formats.model_card")
+    run = None
+    if "run" in takes[options.format] and len(options.models) == 1:
+        run = values["run"] = options.models[0]  # For card and examples; of one run.
+    weights = run and cards.weights_digest(run)
+    translator = load_runs(options.models, options)
+    if options.shortlist:
+        translator = _with_shortlist(translator, options)
+    hidden = contextlib.nullcontext()
+    if options.format in ("litert", "web"):
+        hidden = native_messages_hidden()  # Of TensorFlow's converter.
+        if not options.quiet:
+            print_message("converting: this takes a minute")
+    with hidden:
+        path = translator.export(options.output, format=options.format, **values)
+    if run and cards.weights_digest(run) != weights:
+        print_message(
+            f"keras-transformer: warning: {run} has other weights by now: what {path} "
+            "says of its training and scores may be theirs"
+        )
+    print_result(path)
+    return {"path": path, "format": options.format}
+
+
+def _with_shortlist(translator, options):
+    """Returns the translator with a shortlist learned from its run's corpus."""
+    if options.format not in ("saved_model", "litert") or len(options.models) > 1:
+        raise ValueError(
+            "`--shortlist` goes with one run and `--format saved_model` or `litert`."
+        )
+    path = options.models[0] / _CORPUS
+    tokenizers = translator.tokenizers
+    ids, ends = load_module("text.corpus").read_ids(path)
+    count = (len(ends) - 1) // 2
+    sizes = tokenizers.vocabulary_sizes.values()
+    pairs = (
+        [ids[ends[side] : ends[side + 1] - 1] for side in (2 * pair, 2 * pair + 1)]
+        for pair in random.Random(0).sample(range(count), count)
+    )
+    learn = load_module("search.shortlist").learn_shortlist
+    shortlist = learn(pairs, *sizes, joint=tokenizers.config.joint_vocabulary)
+    kind = type(translator)
+    model = translator.model
+    return kind(model, tokenizers, translator.config, shortlist)
+
+
+def serve(options):
+    """Serves a SavedModel until Ctrl-C."""
+    if is_run(options.model):
+        run = trained_directory(options.model)
+        words = "export", run, "--output", f"saved_models/{run.absolute().name}"
+        command = shlex.join(["keras-transformer", *map(str, words)])
+        raise ValueError(f"{run} is a training run. First: {command}")
+    load_module("apps.serving").serve(options.model, options.host, options.port)
+
+
+def playground(options):
+    """Serves the page of a run until Ctrl-C."""
+    play = load_module("apps.playground").play
+    play(options.model, options.host, options.port, options.languages)
+
+
+def plot_attention(options):
+    """Draws what the layers of a run attend to in a sentence."""
+    return _written(options, _attention)
+
+
+def plot_training(options):
+    """Draws loss and scores of a run over its epochs."""
+    training_curves = load_module("apps.plots").training_curves
+    return _written(options, lambda _: training_curves(options.model, options.metrics))
+
+
+def _attention(options):
+    plots = load_module("apps.plots")
+    translator = load_runs([options.model], options)
+    seen = plots.sentence_attention(translator, options.text, options.translation)
+    weights, queries, keys = seen.of(options.of, options.layer)
+    layer = options.layer % len(getattr(seen, options.of))
+    title = f"{_TITLES[options.of]}, layer {layer}"
+    head = options.head
+    if head is None:
+        return plots.attention_heads(weights, queries, keys, title=title)
+    title = f"{title}, head {head % len(weights)}"
+    return plots.attention(weights, queries, keys, head=head, title=title)
+
+
+def _written(options, draw):
+    """Draws a picture and writes it, whole or not at all; returns its path."""
+    check_file_to_write(options.output)
+    load_module("apps.plots")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    ending = options.output.suffix.lstrip(".").lower()
+    if ending not in FigureCanvasBase.get_supported_filetypes():
+        raise ValueError(
+            "`--output` must end with the name of a kind of picture, such as .png, "
+            f".svg or .pdf. Received: --output {options.output}"
+        )
+    figure = draw(options)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(options.output) as temporary:
+        figure.savefig(temporary, format=ending, dpi=_DOTS_PER_INCH)
+    print_result(options.output)
+    return {"path": options.output}

@@ -1,0 +1,176 @@
+"""TensorFlow Serving's REST interface as a Starlette application.
+
+- `GET /v1/models/NAME[/versions/V]` returns the state of the served version;
+- `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
+- `POST /v1/models/NAME[/versions/V]:predict` runs a signature.
+
+Status codes and the form of answers are those of TensorFlow Serving
+(http_rest_api_handler.cc and json_tensor.cc); error messages are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.apps.serving.tensors import (
+    RequestError,
+    read_inputs,
+    read_json,
+    write_outputs,
+)
+
+# Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
+SECONDS = 30.0
+_LARGEST_VERSION = 2**63 - 1
+
+
+def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlette:
+    """Returns the application that serves a model at a host.
+
+    A client waits for an answer for so many `seconds` at most.
+    """
+    actions = {"": status, "/metadata": metadata, ":predict": predict}
+    routes = [
+        Route(
+            f"/v1/models/{{name}}{version}{action}",
+            endpoint,
+            methods=["POST" if endpoint is predict else "GET"],
+        )
+        for action, endpoint in actions.items()
+        for version in ("", "/versions/{version}")
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[trusted_hosts(host)],
+        exception_handlers={
+            RequestError: say_error,
+            ClientDisconnect: say_nothing,
+            HTTPException: _say_malformed,
+            Exception: say_failure,
+        },
+    )
+    app.router.redirect_slashes = False
+    app.state.model = model
+    app.state.seconds = seconds
+    # More threads would share the same cores.
+    app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
+    return app
+
+
+def trusted_hosts(host: str) -> Middleware:
+    """Returns a middleware that refuses (400) a `Host` of another machine."""
+    # A web page whose name resolves to 127.0.0.1 could read answers (DNS rebinding).
+    if host in ("0.0.0.0", "::"):  # The machine's names are not known.
+        return Middleware(TrustedHostMiddleware, allowed_hosts=["*"])
+    own = f"[{host}]" if ":" in host else host
+    names = ["localhost", "127.0.0.1", "[::1]", own]
+    return Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
+
+
+def say_error(request: Request, error: RequestError) -> Response:
+    """Answers a request that raised a `RequestError`."""
+    return JSONResponse({"error": str(error)}, error.status)
+
+
+def say_failure(request: Request, error: Exception) -> Response:
+    """Answers a request that raised another error; Uvicorn logs the traceback."""
+    return JSONResponse({"error": f"The server failed: {error}"}, 500)
+
+
+def say_nothing(request: Request, error: ClientDisconnect) -> Response:
+    """Answers a client that has hung up, which nobody reads."""
+    return Response(status_code=499)
+
+
+def _say_malformed(request, error):
+    """Answers a request that no route matches."""
+    model = f"/v1/models/{request.app.state.model.name}"
+    path = request.url.path
+    message = (
+        f"There is no {request.method} {path}. Ask GET {model}, GET {model}/metadata "
+        f"or POST {model}:predict."
+    )
+    status = 400 if path.startswith("/v1/") else 404
+    return JSONResponse({"error": message}, status)
+
+
+def _model_of(request):
+    """Returns the model if it is the one that the path names."""
+    model = request.app.state.model
+    path = request.path_params
+    version = path.get("version", str(model.version))
+    # The pattern of a route lets a line feed pass at its end.
+    is_odd = ":" in path["name"] or request.scope["path"].endswith("\n")
+    if is_odd or not (version.isascii() and version.isdecimal()):
+        raise HTTPException(400)
+    # Python refuses to read thousands of digits.
+    digits = version.lstrip("0") or "0"
+    if len(digits) > 19 or int(digits) > _LARGEST_VERSION:
+        raise RequestError(
+            f"A version must be at most {_LARGEST_VERSION}. Received: {version:.40}"
+        )
+    if (path["name"], int(digits)) != (model.name, model.version):
+        raise RequestError(
+            f"This server only has version {model.version} of {model.name}. Received: "
+            f"{request.url.path:.200}",
+            404,
+        )
+    return model
+
+
+async def status(request: Request) -> Response:
+    """Answers the state of the version."""
+    version = {
+        "version": str(_model_of(request).version),
+        "state": "AVAILABLE",
+        "status": {"error_code": "OK", "error_message": ""},
+    }
+    return JSONResponse({"model_version_status": [version]})
+
+
+async def metadata(request: Request) -> Response:
+    """Answers the signatures as TensorFlow describes them."""
+    model = _model_of(request)
+    spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
+    signatures = {"signature_def": {"signature_def": model.definitions}}
+    return JSONResponse({"model_spec": spec, "metadata": signatures})
+
+
+async def predict(request: Request) -> Response:
+    """Answers the outputs of a signature, one request at a time."""
+    body = await request.body()
+    worker = request.app.state.worker
+    seconds = request.app.state.seconds
+    running = asyncio.get_running_loop().run_in_executor(
+        worker, _predict, request, body
+    )
+    try:
+        answer = await asyncio.wait_for(running, seconds)
+    except TimeoutError:
+        raise RequestError(f"There is no answer after {seconds:g} s.", 504) from None
+    return Response(answer, media_type="application/json")
+
+
+def _predict(request, body):
+    document = read_json(body)
+    signatures = _model_of(request).signatures
+    name = document.get("signature_name", "")
+    if name == "":
+        name = "serving_default"
+    if not isinstance(name, str) or name not in signatures:
+        raise RequestError(
+            f"`signature_name` must be one of {', '.join(sorted(signatures))}. "
+            f"Received: {name!r}"
+        )
+    form, inputs = read_inputs(document, signatures[name].inputs)
+    return write_outputs(signatures[name](inputs), form)

@@ -1,0 +1,115 @@
+"""The process of the local server; the playground uses its parts.
+
+TensorFlow and the web server are imported when they are needed, so that a wrong
+directory and a used port are reported at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from keras_transformer.config.extras import how_to_install
+from keras_transformer.files import versions_in
+from keras_transformer.terminal import native_messages_hidden, print_message
+
+
+def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
+    """Serves a version of an export through TensorFlow Serving's REST API.
+
+    It is for trying an export on this machine, one request at a time; use TensorFlow
+    Serving in production. It holds the limits of that server: the `max_batch_size` of
+    batching_parameters.txt beside the versions, and 30 seconds for an answer. Ctrl-C
+    stops it after open requests; a second Ctrl-C does not wait for them.
+
+    Args:
+        directory: saved_models/NAME for the latest version, or saved_models/NAME/1 for
+            that one.
+        host: Address to listen on. The `Host` of a request must be this address or this
+            machine, unless it is 0.0.0.0 or ::.
+        port: Port to listen on; 0 selects a free one.
+
+    Raises:
+        FileNotFoundError: If the directory holds no SavedModel.
+        ImportError: If starlette or uvicorn is not installed.
+        OSError: If the port is not available.
+        ValueError: If the port is out of range, or the SavedModel cannot be loaded.
+
+    Example:
+        >>> serve("saved_models/en-de")
+    """
+    path = _version_of(Path(directory))
+    with listening(host, port, extra="serve") as listener:
+        with native_messages_hidden():
+            from keras_transformer.apps.serving.rest_app import make_app
+            from keras_transformer.apps.serving.served_model import ServedModel
+
+        model = ServedModel(path)
+        run(make_app(model, host), listener, f"/v1/models/{model.name}", "info")
+
+
+def _version_of(directory):
+    """Returns NAME/VERSION as it is, and of NAME the latest version."""
+    whole = Path(os.path.abspath(directory))  # without "."
+    if whole in versions_in(whole.parent, "saved_model.pb").values():
+        return whole
+    versions = versions_in(directory, "saved_model.pb")
+    if not versions:
+        raise FileNotFoundError(
+            f"{directory} must be a version, NAME/1, or hold SavedModels in "
+            f"directories named by their version, such as {directory / '1'}. Received: "
+            "none"
+        )
+    return versions[max(versions)]
+
+
+def listening(host: str, port: int, extra: str) -> socket.socket:
+    """Returns a socket bound to an address, before the model is loaded.
+
+    `extra` is the extra of this package that installs the web server.
+    """
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"A server needs starlette and uvicorn: {how_to_install(extra)}."
+        ) from error
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio only avoids delays (TCP_NODELAY, 40 ms) if the protocol is given.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise OSError(
+            f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose "
+            "another `--port`."
+        ) from error
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    """Returns the URL of a socket, such as "http://127.0.0.1:8501"."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(app, listener: socket.socket, path: str, log_level: str):
+    """Prints the URL of `path` and serves an ASGI application until Ctrl-C.
+
+    With the `log_level` "info" Uvicorn logs each request.
+    """
+    import uvicorn
+
+    config = uvicorn.Config(app, lifespan="off", log_level=log_level)
+    listener.listen()
+    print_message(f"{address(listener)}{path} (Ctrl-C ends it)")
+    # Uvicorn answers open requests, and then raises the signal again.
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])

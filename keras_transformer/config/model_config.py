@@ -1,0 +1,189 @@
+"""Sizes of the models: `TransformerConfig` and `LanguageModelConfig`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+from keras_transformer.config.layer_config import RELATIVE_POSITIONS, LayerConfig
+from keras_transformer.config.options import (
+    LAYERS,
+    ROWS,
+    check_choice,
+    documented,
+    option,
+)
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(LayerConfig):
+    """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
+
+    source_vocabulary_size: int = option(37000, "source pieces, V", **ROWS)
+    target_vocabulary_size: int = option(37000, "target pieces, V", **ROWS)
+    num_encoder_layers: int = option(6, "encoder layers", **LAYERS)
+    num_decoder_layers: int = option(6, "decoder layers", **LAYERS)
+    tied_embeddings: str = option(
+        "three-way",
+        "one matrix for source, target and output (three-way), for target and "
+        "output (two-way), or none",
+        choices=("three-way", "two-way", "none"),
+    )
+    positions: str = option(
+        "sinusoidal",
+        "position vectors (sinusoidal-halves: Hugging Face's Marian), or rotary or "
+        "alibi positions inside self-attention",
+        choices=(
+            "sinusoidal",
+            "sinusoidal-halves",
+            "sinusoidal-marian",
+            "learned",
+            *RELATIVE_POSITIONS,
+        ),
+    )
+    max_positions: int = option(
+        512, "number of learned position vectors (tokens)", **ROWS
+    )
+    normalize_embeddings: bool = option(
+        False, "normalise the sum of embedding and position, before its dropout"
+    )
+    decoder_self_attention: str = option(
+        "attention",
+        "self-attention of decoder layers: that of `attention`, or an SSRU, whose "
+        "state does not grow with the length",
+        choices=("attention", "ssru"),
+    )
+    output_bias: bool = option(False, "add a bias to the logits")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id that starts a sentence", minimum=0)
+    end_id: int = option(2, "id that ends a sentence", minimum=0)
+    unknown_id: int = option(3, "id of an unknown piece", minimum=0)
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        # The Multi30k setting of Wu et al., 2021, https://arxiv.org/abs/2105.14462.
+        "tiny": dict(
+            num_encoder_layers=4,
+            num_decoder_layers=4,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+        ),
+        "small": dict(
+            num_encoder_layers=3,
+            num_decoder_layers=3,
+            d_model=256,
+            d_ff=1024,
+            num_heads=4,
+        ),
+        # Table 3 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762.
+        "base": dict(),
+        "big": dict(
+            d_model=1024,
+            d_ff=4096,
+            num_heads=16,
+            dropout_rate=0.3,
+            attention_dropout_rate=0.1,
+            activation_dropout_rate=0.1,
+        ),
+        # The students of Bergamot, https://github.com/browsermt/students, and wider.
+        "student": dict(
+            num_decoder_layers=2,
+            d_model=256,
+            d_ff=1536,
+            decoder_self_attention="ssru",
+        ),
+        "student-384": dict(
+            num_decoder_layers=4,
+            d_model=384,
+            d_ff=1536,
+            decoder_self_attention="ssru",
+        ),
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.check_both_sides_seen(
+            ", such as the encoder's: give decoder_self_attention='ssru' to use it in "
+            "the decoder only"
+        )
+        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        self.check_tied_embeddings(
+            sizes[0] == sizes[1],
+            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+        )
+        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
+        if len(set(ids)) < 4 or max(ids) >= min(sizes):
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
+                f"different ids below the vocabulary size. Received: {ids}, "
+                f"vocabulary size {min(sizes)}"
+            )
+        is_ssru = self.decoder_self_attention == "ssru"
+        if is_ssru and (self.attention != "dot-product" or self.relative_positions):
+            raise ValueError(
+                "`decoder_self_attention` must be 'attention' with another `attention` "
+                "or rotary or alibi `positions`: an SSRU has none. Received: "
+                f"decoder_self_attention='ssru', attention={self.attention!r}, "
+                f"positions={self.positions!r}"
+            )
+        has_halves = self.positions in ("sinusoidal-halves", "sinusoidal-marian")
+        if has_halves and self.d_model % 2:
+            raise ValueError(
+                "`d_model` must be even for position vectors of two halves. "
+                f"Received: d_model={self.d_model}, positions={self.positions!r}"
+            )
+
+    def check_tied_embeddings(self, is_joint: bool, received: str) -> None:
+        """Raises `ValueError` if all matrices are tied and no vocabulary is joint."""
+        if self.tied_embeddings == "three-way" and not is_joint:
+            raise ValueError(
+                "Three-way `tied_embeddings` needs one joint vocabulary; use 'two-way' "
+                "or 'none' for separate vocabularies. Received: "
+                f"tied_embeddings='three-way', {received}"
+            )
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """Returns the sizes of a preset, with `overrides`.
+
+        The names are "tiny", "small", "base", "big", "student" and "student-384".
+        `RunConfig.preset` returns all options of a run.
+
+        Example:
+            >>> TransformerConfig.preset("tiny").d_model
+            128
+        """
+        check_choice("preset", name, cls.PRESETS)
+        return cls(**cls.PRESETS[name]).replace(**overrides)
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class LanguageModelConfig(LayerConfig):
+    """Sizes of a `LanguageModel`."""
+
+    num_layers: int = option(6, "layers", **LAYERS)
+    vocabulary_size: int = option(37000, "tokens, V", **ROWS)
+    positions: str = option(
+        "sinusoidal",
+        "position vectors, or rotary or alibi positions inside self-attention",
+        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
+    )
+    max_positions: int = option(
+        512, "number of learned position vectors (tokens)", **ROWS
+    )
+    tied_embeddings: bool = option(True, "one matrix for input and output")
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id before the first token of a text", minimum=0)
+    end_id: int = option(2, "id that ends a text", minimum=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        ids = (self.pad_id, self.start_id, self.end_id)
+        if len(set(ids)) < 3 or max(ids) >= self.vocabulary_size:
+            raise ValueError(
+                "`pad_id`, `start_id` and `end_id` must be three different ids below "
+                f"`vocabulary_size`. Received: {ids}, "
+                f"vocabulary_size={self.vocabulary_size}"
+            )

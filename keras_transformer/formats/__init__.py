@@ -1,0 +1,12 @@
+"""What is written for other programs, and read from them.
+
+`exporters` lists the writers, such as `saved_model`, `litert` and `web`, and
+`importers` the readers, `marian` and `hugging_face`. Read `saved_model.py` first. Each
+name is loaded when it is asked for: `lite_translator` needs neither Keras nor
+TensorFlow.
+"""
+
+import lazy_loader
+
+# The names are those of __init__.pyi.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

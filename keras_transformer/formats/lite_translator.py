@@ -1,0 +1,233 @@
+"""Translates with a LiteRT directory that `keras-transformer export` wrote.
+
+This file only needs NumPy, `ai-edge-litert` and `sentencepiece`. An export has a copy
+of it that runs without keras_transformer:
+
+    pip install ai-edge-litert sentencepiece
+    python translate.py "A sentence."
+    python translate.py < sentences.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+if __package__:
+    from keras_transformer.search.translation import TextTranslator, check_integer
+else:  # Beside a copy of that file.
+    from translation import TextTranslator, check_integer
+
+DESCRIPTION = "translator.json"
+FORMAT = "keras_transformer.litert.1"
+
+
+class LiteTranslator(TextTranslator):
+    """Translates sentences with a LiteRT file.
+
+    Args:
+        directory: Directory that `Translator.export` wrote with the format "litert".
+        threads: Number of threads; default one for each core that the process may use.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ImportError: If `ai-edge-litert` or `sentencepiece` is not installed.
+        ValueError: If a file is damaged, of another version, or `threads` is below 1.
+
+    Example:
+        >>> translator = LiteTranslator("lite/en-de")
+        >>> translator(["Two men are talking."])
+        ['Zwei Männer unterhalten sich.']
+    """
+
+    def __init__(self, directory: str | Path, threads: int | None = None):
+        threads = _available_cores() if threads is None else threads
+        check_integer("threads", threads)
+        if threads < 1:
+            raise ValueError(
+                f"`threads` must be at least 1. Received: threads={threads}"
+            )
+        try:
+            from ai_edge_litert.interpreter import Interpreter
+            from sentencepiece import SentencePieceProcessor
+        except ImportError as error:
+            raise ImportError(
+                "ai-edge-litert or sentencepiece is not installed: pip install "
+                "ai-edge-litert sentencepiece"
+            ) from error
+        self.path = Path(directory)
+        self.description = _read_description(self.path)
+        files = self.description["tokenizers"]
+        self.most = self.description["n_best"]
+        if self.description["quantize"] == "int8":  # Weights cost less than caches,
+            self.batch_size = 8  # which the loop copies at every token.
+        self._source, self._target = (
+            SentencePieceProcessor(str(self.path / files[side]))
+            for side in ("source", "target")
+        )
+        model = Interpreter(str(self.path / "model.tflite"), num_threads=threads)
+        # The runtime prints the name of its delegate here, not between translations.
+        model.allocate_tensors()
+        self._signatures = {
+            name: model.get_signature_runner(name)
+            for name in model.get_signature_list()
+        }
+
+    def _run(self, name, texts, *more, n_best=1, per_head=False):
+        longest = self.description["longest_output"]
+        sources, truncated = self._encoded(self._source, texts, "max_source_length")
+        source = _padded(sources)
+        if name == "score":
+            targets, is_cut = self._encoded(self._target, more[0], "longest_output")
+            found = self._signatures[name](source=source, target=_padded(targets))
+            scores = found["token_log_probabilities"]
+            return {
+                "log_probability": scores.sum(axis=1),
+                "tokens": [self._target.id_to_piece(ids) for ids in targets],
+                "token_log_probabilities": scores,
+                "truncated": truncated | is_cut,
+            }
+        lengths = np.array([len(ids) for ids in sources], np.int32)
+        inputs = {"source": source, "lengths": lengths}
+        is_empty = lengths == 1
+        if name == "complete":
+            prefixes, is_cut = self._cut(self._target, more[0], longest - 1)
+            truncated |= is_cut
+            begun = np.array([len(ids) for ids in prefixes], np.int32)
+            inputs |= {"prefix": _padded(prefixes), "prefix_lengths": begun}
+            is_empty &= begun == 0
+        elif name == "sample":
+            random = [np.random.default_rng(seed).random for seed in more[1]]
+            inputs["uniforms"] = np.array([draw(longest, "float32") for draw in random])
+            inputs["temperature"] = np.array(more[0], np.float32)
+        is_best = n_best == 1 and name in ("nbest", "align")
+        found = self._signatures["translate" if is_best else name](**inputs)
+        # The outputs of an empty source have no meaning.
+        ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
+        scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
+        # The end and padding are control pieces, which have no text.
+        texts = [self._target.decode(several.tolist()) for several in ids]
+        if name == "nbest":
+            return {"translations": texts, "scores": scores, "truncated": truncated}
+        best = {
+            "translation": [several[0] for several in texts],
+            "score": scores[:, 0],
+            "truncated": truncated,
+        }
+        if name != "align":
+            return best
+        targets = [row[row != 0].tolist() for row in ids[:, 0]]
+        found = self._signatures["attention"](source=source, target=_padded(targets))
+        attention = found["attention"]  # (B, H, T, S)
+        return best | {
+            "source_tokens": [self._source.id_to_piece(ids) for ids in sources],
+            "target_tokens": [self._target.id_to_piece(ids) for ids in targets],
+            "attention": attention if per_head else attention.mean(axis=1),
+        }
+
+    def _encoded(self, processor, texts, longest):
+        """Returns the ids of texts with the end token, and which texts were cut."""
+        rows, is_cut = self._cut(processor, texts, self.description[longest] - 1)
+        return [[*ids, processor.eos_id()] for ids in rows], is_cut
+
+    def _cut(self, processor, texts, most):
+        """Returns at most `most` ids of each text, and which texts have more (B,)."""
+        rows = [_ids_of(processor, text) for text in texts]
+        is_cut = np.array([len(ids) > most for ids in rows])
+        return [ids[:most] for ids in rows], is_cut
+
+
+def _available_cores():
+    """Returns the number of cores that the process may use."""
+    can_ask = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
+
+
+def _padded(rows):
+    """Returns rows of ids as a matrix of at least one column, padded with 0."""
+    padded = np.zeros((len(rows), max(1, *map(len, rows))), np.int32)
+    for row, ids in zip(padded, rows, strict=True):
+        row[: len(ids)] = ids
+    return padded
+
+
+def _ids_of(processor, text):
+    """Returns the ids of a text; unknown characters may spell an unused piece."""
+    ids = processor.encode(text)
+    unknown = processor.unk_id()
+    if unknown not in ids:
+        return ids
+    pieces = processor.encode(text, out_type=str)
+    spelled = [processor.piece_to_id(piece) for piece in pieces]
+    return [
+        other if id == unknown and processor.is_unused(other) else id
+        for id, other in zip(ids, spelled, strict=True)
+    ]
+
+
+def _read_description(directory):
+    """Reads translator.json and checks the digests of its files."""
+    path = directory / DESCRIPTION
+    if not path.is_file():
+        raise FileNotFoundError(f"{directory} holds no LiteRT export: no {DESCRIPTION}")
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+        found = description["format"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged. Export it again.") from error
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} must have the format {FORMAT}. Export it again with this version. "
+            f"Received: {found}"
+        )
+    for name, digest in description["files"].items():
+        file = directory / name
+        if not file.is_file():
+            raise FileNotFoundError(f"{directory} lacks {name}. Export it again.")
+        with file.open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
+                raise ValueError(
+                    f"{file} is not the file that was exported. Copy or export it "
+                    "again."
+                )
+    return description
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Translates the arguments, or standard input line by line.
+
+    Returns the exit status: 0, or 1 after an error, which is one line.
+    """
+    parser = argparse.ArgumentParser(
+        description="Translates sentences with LiteRT.", allow_abbrev=False
+    )
+    parser.add_argument("texts", nargs="*", help="sentences (default: standard input)")
+    parser.add_argument("--threads", type=int, help="threads (default: one a core)")
+    options = parser.parse_args(arguments)
+    try:
+        translator = LiteTranslator(Path(__file__).parent, options.threads)
+        lines = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
+        for number, line in enumerate(lines, start=1):
+            [[best]] = translator.translate([line])
+            print(" ".join(best.text.split("\n")), flush=True)  # noqa: T201
+            if best.truncated:
+                what = "sentence" if options.texts else "line"
+                message = f"warning: {what} {number} is too long and was cut"
+                print(message, file=sys.stderr)  # noqa: T201
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201
+        return 130  # As a shell reports it.
+    except (ImportError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

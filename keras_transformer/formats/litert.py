@@ -1,0 +1,306 @@
+"""LiteRT files from ids to ids, with the search inside. Needs TensorFlow.
+
+`LiteTranslator` runs them without Keras and TensorFlow; phones and browsers run the
+same files.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer.config.options import check_choice
+from keras_transformer.files import (
+    check_absent,
+    check_file_to_write,
+    check_no_pattern,
+    creating_directory,
+    digest,
+    replacing,
+    write_json,
+)
+from keras_transformer.formats import lite_translator
+from keras_transformer.formats.model_card import check_languages
+from keras_transformer.formats.saved_model import check_backend, signature
+from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.own_model import OwnModel
+from keras_transformer.nn.kernels.execution import tracing_for_litert
+from keras_transformer.nn.kernels.keras_private import (
+    converter_error,
+    integer_products_in_floats,
+    without_large_constants,
+)
+from keras_transformer.search import translation
+from keras_transformer.search.generator import Generator, LanguageSampler
+
+QUANTIZATIONS = ("none", "float16", "int8")
+# The converter names an operation that LiteRT lacks in one of two ways.
+_LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
+
+
+def export_litert(
+    translator: Any,
+    path: str | Path,
+    quantize: str = "none",
+    languages: Sequence[str] | None = None,
+) -> Path:
+    """Writes a directory for `keras_transformer.formats.LiteTranslator`.
+
+    It has model.tflite, the SentencePiece models, translator.json for clients, and
+    translate.py, which with translation.py translates without this package. The
+    signatures of model.tflite share their weights. B sentences, S and T tokens and P
+    tokens of a prefix are free in every call:
+
+    | signature | inputs                       | outputs                            |
+    |-----------|------------------------------|------------------------------------|
+    | translate | source [B, S], lengths [B]   | ids [B, 1, T], scores [B, 1]       |
+    | nbest     | source, lengths              | ids [B, N, T], scores [B, N]       |
+    | complete  | source, lengths,             | ids [B, 1, T], scores [B, 1]       |
+    |           | prefix [B, P],               |                                    |
+    |           | prefix_lengths [B]           |                                    |
+    | sample    | source, lengths,             | ids [B, 1, T], scores [B, 1]       |
+    |           | uniforms [B, longest output],|                                    |
+    |           | temperature [B]              |                                    |
+    | score     | source, target [B, T]        | token_log_probabilities [B, T]     |
+    | attention | source, target               | attention [B, H, T, S]             |
+
+    Ids and lengths are int32, everything else float32. A source ends with the end id,
+    and padding follows.
+
+    Args:
+        translator: A `Translator` with SentencePiece models. A client cannot change its
+            search.
+        path: Directory to create, such as "lite/en-de".
+        quantize: "none"; "float16", weights of half the size; or "int8", weights of a
+            quarter, with a scale for each row, and faster products of integers.
+        languages: Codes of source and target language, for clients.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        ValueError: If an argument is out of range, or LiteRT lacks an operation.
+    """
+    path = Path(path)
+    check_arguments(translator, path, quantize, languages)
+    config = translator.config
+    model = translator.model.with_dtype("float32")
+    generator = Generator(model, config, shortlist=translator.shortlist)
+    best = found_by(generator.search)
+    several = found_by(functools.partial(generator.search, n_best=config.num_best))
+    matrix = tf.TensorSpec([None, None], tf.int32)
+    lengths = tf.TensorSpec([None], tf.int32)
+    source = {"source": matrix, "lengths": lengths}
+    signatures = {
+        "translate": signature(best, **source),
+        "nbest": signature(several, **source),
+        "complete": signature(best, **source, prefix=matrix, prefix_lengths=lengths),
+        "sample": signature(
+            found_by(generator.sample),
+            **source,
+            uniforms=tf.TensorSpec([None, config.longest_output], tf.float32),
+            temperature=tf.TensorSpec([None], tf.float32),
+        ),
+        "score": signature(
+            lambda *ids: {"token_log_probabilities": generator.score(*ids)},
+            source=matrix,
+            target=matrix,
+        ),
+        "attention": signature(
+            lambda *ids: {"attention": generator.attention(*ids)},
+            source=matrix,
+            target=matrix,
+        ),
+    }
+    with creating_directory(path) as temporary:
+        (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
+        shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
+        shutil.copyfile(translation.__file__, temporary / "translation.py")
+        description = {
+            "format": lite_translator.FORMAT,
+            **describe(translator, temporary, quantize, languages),
+            "files": digests(temporary),
+        }
+        write_json(temporary / lite_translator.DESCRIPTION, description)
+    return path
+
+
+def check_arguments(
+    translator: Any, path: Path, quantize: str, languages: Sequence[str] | None
+):
+    """Checks the arguments of `export_litert` and `export_web`."""
+    check_backend("A LiteRT file")
+    check_choice("quantize", quantize, QUANTIZATIONS)
+    check_languages(languages)
+    translator.tokenizers.check_sentencepiece("An export for LiteRT")
+    if isinstance(translator.model, OwnModel):
+        raise ValueError(
+            "A LiteRT file needs a `Transformer`, which decodes step by step; a "
+            f"SavedModel takes any model. Received: {translator.model.model.name!r}"
+        )
+    check_absent(path)
+
+
+def found_by(search: Callable) -> Callable:
+    """Returns a function of the ids and scores that a search finds."""
+
+    def found(*inputs):
+        result = search(*inputs)
+        return {"ids": result.ids, "scores": result.scores}
+
+    return found
+
+
+def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> bytes:
+    """Returns the content of a LiteRT file with a model's signatures."""
+    check_no_pattern(tempfile.gettempdir())  # The converter reads a SavedModel there.
+    # Keras' `model.export(path, format="litert")` writes one signature only.
+    module = tf.Module(name="translator")
+    # Weights that the module does not hold would be silently left out.
+    module.weights = [weight.value for weight in model.variables]
+    with tracing_for_litert(), tempfile.TemporaryDirectory() as folder:
+        with integer_products_in_floats():
+            tf.saved_model.save(module, folder, signatures=signatures)
+        converter = tf.lite.TFLiteConverter.from_saved_model(
+            folder, signature_keys=list(signatures)
+        )
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        without_large_constants(converter)
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        try:
+            return converter.convert()
+        except converter_error() as error:
+            named = re.findall(_LACKS, str(error))
+            names = sorted({name for pair in named for name in pair if name})
+            what = ", ".join(names) or str(error).splitlines()[0]
+            raise ValueError(
+                f"A {type(model).__name__} with these options cannot become a LiteRT "
+                "file (see `docs/devices.md`). Received: operations that LiteRT lacks, "
+                f"{what:.200}"
+            ) from error
+
+
+def describe(
+    translator: Any, directory: Path, quantize: str, languages: Sequence[str] | None
+) -> dict[str, Any]:
+    """Writes the SentencePiece models; returns the facts that a client needs."""
+    sizes = translator.model.config
+    config = translator.config
+    special = ("pad_id", "start_id", "end_id", "unknown_id")
+    return {
+        "special_ids": {name: getattr(sizes, name) for name in special},
+        "tokenizers": translator.tokenizers.save_files(directory),
+        "max_source_length": config.max_source_length,
+        "longest_output": config.longest_output,
+        "n_best": config.num_best,
+        "search": config.to_dict(),
+        "quantize": quantize,
+        "languages": None if languages is None else list(languages),
+    }
+
+
+def digests(directory: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each large file in a directory, by relative path."""
+    kinds = (".tflite", ".model", ".wasm")
+    paths = sorted(path for path in directory.rglob("*") if path.suffix in kinds)
+    return {path.relative_to(directory).as_posix(): digest(path) for path in paths}
+
+
+def export_litert_language_model(
+    model: LanguageModel, path: str | Path, quantize: str = "none", **sampling: Any
+) -> Path:
+    """Writes a language model as one LiteRT file, which continues texts.
+
+    It samples like `LanguageSampler`, and stops when every text has ended. Keras writes
+    other models, such as a `Tagger`: `model.export(path, format="litert")`.
+
+    The signatures share their weights. B rows, S tokens, P tokens of a prompt and the
+    longest text L (tokens, with prompt and end) are free in every call:
+
+    | signature | inputs                       | outputs                            |
+    |-----------|------------------------------|------------------------------------|
+    | predict   | ids [B, S]                   | logits [B, S, V]                   |
+    | generate  | prompts [B, P], lengths [B], | ids [B, 1, L], scores [B, 1]       |
+    |           | uniforms [B, L],             |                                    |
+    |           | temperature [B]              |                                    |
+
+    Ids and lengths are int32, everything else float32. `lengths` are the numbers of
+    tokens of the prompts; ids after them, and beyond L, are ignored. Scores are
+    log-probabilities of whole texts (nats).
+
+    Args:
+        model: A `LanguageModel` that computes in float32.
+        path: File to write or replace, such as "lite/model.tflite".
+        quantize: As for `export_litert`.
+        **sampling: Options of `LanguageSampler`: `top_k`, `top_p`, `min_length` and
+            `no_repeat_ngram_size`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        IsADirectoryError: If `path` is a directory.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        TypeError: If `model` is not a `LanguageModel`, or an option does not exist.
+        ValueError: If an argument is out of range, the model computes in half
+            precision, or LiteRT lacks an operation.
+
+    Example:
+        >>> export_litert_language_model(model, "model.tflite", "int8", top_k=40)
+    """
+    path = Path(path)
+    check_backend("A LiteRT file")
+    check_choice("quantize", quantize, QUANTIZATIONS)
+    check_file_to_write(path)
+    if not isinstance(model, LanguageModel):
+        raise TypeError(
+            "`model` must be a LanguageModel: use `Translator.export` for a translator "
+            "and Keras' `model.export(path, format='litert')` for other models. "
+            f"Received: {type(model).__name__}"
+        )
+    if model.compute_dtype != "float32":
+        raise ValueError(
+            "A language model must compute in float32 for LiteRT: make one with "
+            "dtype='float32', set its weights with `set_weights`, and use `quantize` "
+            f"for a smaller file. Received: dtype={model.dtype_policy.name}"
+        )
+    sampler = LanguageSampler(model, **sampling)
+    pad_id = model.config.pad_id
+
+    def draw(prompts, lengths, uniforms, temperature):
+        places = ops.arange(ops.shape(prompts)[1], dtype="int32")
+        is_prompt = places < ops.expand_dims(lengths, 1)
+        prompts = ops.where(is_prompt, prompts, pad_id)
+        return sampler.draw(prompts, uniforms, temperature)
+
+    matrix = tf.TensorSpec([None, None], tf.int32)
+    signatures = {
+        "predict": signature(
+            lambda ids: {"logits": model(ids, training=False)}, ids=matrix
+        ),
+        "generate": signature(
+            found_by(draw),
+            prompts=matrix,
+            lengths=tf.TensorSpec([None], tf.int32),
+            uniforms=tf.TensorSpec([None, None], tf.float32),
+            temperature=tf.TensorSpec([None], tf.float32),
+        ),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(convert(model, signatures, quantize))
+    return path

@@ -1,0 +1,354 @@
+"""Import of Marian's models: OPUS-MT, and the students of Bergamot and Firefox."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from keras_transformer.formats.contents import Options, Tensors, described, read_yaml
+from keras_transformer.formats.imported_model import renamed, translator_of
+from keras_transformer.formats.vocabulary import (
+    Vocabulary,
+    numbered_pieces,
+    sentencepiece_vocabulary,
+)
+from keras_transformer.search.translator import Translator
+
+# Options of other kinds of models, of training or of initialisation.
+_IDLE = """
+bert-mask-symbol bert-sep-symbol bert-class-symbol bert-masking-fraction
+bert-train-type-embeddings bert-type-vocab-size char-highway char-stride char-conv
+char-conv-filters-num char-conv-filters-widths convolution dec-cell-base-depth
+dec-cell-high-depth dim-pooler dim-rnn enc-cell enc-cell-depth enc-type
+factors-combine factors-dim-emb skip transformer-aan-activation
+transformer-aan-depth transformer-aan-nogate transformer-depth-scaling
+transformer-dim-aan transformer-dropout transformer-dropout-attention
+transformer-dropout-ffn transformer-guided-alignment-layer ulr-dim-emb
+ulr-trainable-transformation ulr-dropout ulr-keys-vectors ulr-query-vectors
+ulr-softmax-temperature version original-type max-length lemma-dependency
+guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
+""".split()
+# Options that `_matrices` takes, in its order.
+_FLAGS = """
+tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
+""".split()
+# Options that must be off; `_NEEDED` has others and their supported values.
+_OFF = """
+layer-normalization right-left transformer-no-affine transformer-no-bias
+transformer-no-projection transformer-pool transformer-rnn-projection
+transformer-train-position-embeddings transformer-train-positions
+transformer-disable-position-embeddings ulr lemma-dim-emb
+""".split()
+_NEEDED = {
+    "input-types": ([], ["sequence", "sequence"], ["sequence"]),
+    "output-approx-knn": ([],),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-depth": (2,),
+    "transformer-tied-layers": ([], "", None),
+    **dict.fromkeys(_OFF, (False,)),
+}
+# Options of decoder.yml that are not supported, and the values that turn them off.
+_SEARCH_NEEDED = {
+    "output-sampling": (False, [], ""),
+    **dict.fromkeys(
+        (
+            "word-penalty",
+            "force-decode",
+            "no-spm-decode",
+            "no-spm-encode",
+            "right-left",
+        ),
+        (False,),
+    ),
+}
+_ACTIVATIONS = {"relu": "relu", "swish": "silu"}
+# Replacements that turn our path of a weight into Marian's name, in this order.
+_NAMES = {
+    "_dense/": "/",
+    "source_embedding_norm/": "encoder_emb_ln_",
+    "target_embedding_norm/": "decoder_emb_ln_",
+    "coder_norm/": "coder_top_ln_",
+    "self_attention_norm/": "self_Wo_ln_",
+    "cross_attention_norm/": "context_Wo_ln_",
+    "feed_forward_norm/": "ffn_ffn_ln_",
+    "ln_gamma": "ln_scale",
+    "ln_beta": "ln_bias",
+    "feed_forward/hidden/kernel": "ffn_W1",
+    "feed_forward/hidden/bias": "ffn_b1",
+    "feed_forward/output/kernel": "ffn_W2",
+    "feed_forward/output/bias": "ffn_b2",
+    "self_attention/input/kernel": "rnn_W",
+    "self_attention/forget/kernel": "rnn_Wf",
+    "self_attention/forget/bias": "rnn_bf",
+    "self_attention/": "self_",
+    "cross_attention/": "context_",
+    "query/kernel": "Wq",
+    "query/bias": "bq",
+    "key/kernel": "Wk",
+    "key/bias": "bk",
+    "value/kernel": "Wv",
+    "value/bias": "bv",
+    "output/kernel": "Wo",
+    "output/bias": "bo",
+}
+# Marian's numbers of types (src/common/types.h): plain ones, and matrices of integers,
+# which are followed by their multiplier.
+_PLAIN = {0x404: "<f4", 0x402: "<f2", 0x101: "<i1"}
+_QUANTISED = {0x4101: "<i1", 0x4102: "<i2"}
+
+
+def import_marian(path: str | Path) -> Translator:
+    """Imports a translator of Marian, such as OPUS-MT or a Firefox student.
+
+    Args:
+        path: A folder with the weights (`.npz`, or `.bin` with float32 or 8-bit
+            matrices), the vocabularies (`.spm`, or `vocab.yml` beside source.spm and
+            target.spm) and a `decoder.yml` or `config*.yml`; or the file of weights.
+
+    Returns:
+        A `Translator` with the search options of `decoder.yml`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ImportError: If PyYAML of the extra `import` is not installed.
+        ValueError: If a file is damaged or an option of the model is not supported.
+
+    Example:
+        >>> import_marian("opus-2020-02-26")(["A dog."])
+    """
+    path = Path(path)
+    folder = path.parent if path.is_file() else path
+    search = _search_file(folder)
+    weights = path
+    if folder == path:
+        (weights,) = _files(folder, search, "models", 1, "*.npz", "model*.bin", "*.bin")
+    arrays = _read_npz(weights) if weights.suffix == ".npz" else _read_bin(weights)
+    origin = f"{weights}: special:model.yml"
+    if "special:model.yml" not in arrays:
+        raise ValueError(f"{origin}, the options of the model, is missing")
+    text = arrays.pop("special:model.yml").tobytes().rstrip(b"\0")
+    options = Options(read_yaml(text, origin), origin)
+    sizes = _sizes(options)
+    flags = [options.one_of(name, False, True, default=False) for name in _FLAGS]
+    options.pass_over(*_IDLE)
+    options.check_none_left()
+    # Multipliers of activations, for programs that compute with integers.
+    kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
+    tensors = Tensors(kept, str(weights))
+
+    def weight_of(path, shape):
+        if len(shape) == 1:
+            return tensors.take(_name(path, sizes), 1, *shape)[0]
+        return tensors.take(_name(path, sizes), *shape)
+
+    translator = translator_of(
+        str(weights),
+        sizes,
+        _matrices(tensors, sizes["d_model"], *flags),
+        weight_of,
+        _vocabularies(folder, search),
+        _search_options(search),
+    )
+    tensors.check_none_left()
+    return translator
+
+
+def _search_file(folder):
+    """Returns the search options; none if there is no file of them."""
+    found = [*folder.glob("decoder.yml")] or [*folder.glob("config*.yml")]
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} must have one decoder.yml or config*.yml. Received: "
+            f"{', '.join(sorted(path.name for path in found))}"
+        )
+    if not found:
+        return Options({}, folder)
+    return Options(read_yaml(found[0].read_bytes(), found[0]), found[0])
+
+
+def _files(folder, search, option, most, *patterns):
+    """Returns the files that an option names, or that the first pattern finds."""
+    names = search.values.get(option)
+    if option not in search.values:
+        found = (sorted(folder.glob(pattern)) for pattern in patterns)
+        names = [path.name for path in next(filter(None, found), [])]
+    are_names = isinstance(names, list) and all(isinstance(x, str) for x in names)
+    if not are_names or not 1 <= len(names) <= most:
+        rule = f"must name at most {most} files, if {' or '.join(patterns)} does not"
+        raise search.error(option, rule)
+    return [folder / Path(name).name for name in names]
+
+
+def _read_npz(path):
+    """Returns the arrays of a `.npz` without unpickling."""
+    failures = (
+        ValueError,
+        EOFError,
+        KeyError,
+        TypeError,
+        MemoryError,
+        NotImplementedError,
+        zipfile.BadZipFile,
+        zlib.error,
+    )
+    with described(f"{path} cannot be read as a .npz of numbers", *failures):
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+
+
+def _read_bin(path):
+    """Returns the arrays of a `.bin` of version 1 (Marian's src/common/binary.cpp)."""
+    stream = io.BytesIO(path.read_bytes())
+    arrays = {}
+
+    def numbers(dtype, count):
+        content = stream.read(np.dtype(dtype).itemsize * count)
+        return np.frombuffer(content, dtype, count).tolist()
+
+    failures = ValueError, OverflowError
+    with described(f"{path} cannot be read as Marian's .bin", *failures):
+        version, count = numbers("<u8", 2)
+        if version != 1:
+            raise ValueError(f"the version must be 1. Received: {version}")
+        # Length of the name, type, number of axes and bytes of each item.
+        headers = [numbers("<u8", 4) for _ in range(count)]
+        names = [stream.read(length) for length, _, _, _ in headers]
+        shapes = [numbers("<i4", axes) for _, _, axes, _ in headers]
+        (padding,) = numbers("<u8", 1)
+        stream.seek(padding, io.SEEK_CUR)
+        items = zip(headers, names, shapes, strict=True)
+        for (_, kind, _, length), name, shape in items:
+            name = name.rstrip(b"\0").decode("utf-8")
+            if name in arrays:
+                raise ValueError(f"{name} occurs twice")
+            arrays[name] = _item(name, kind, shape, stream.read(length))
+    return arrays
+
+
+def _item(name, kind, shape, content):
+    """Returns the array of an item's bytes."""
+    dtype = _PLAIN.get(kind) or _QUANTISED.get(kind)
+    if dtype is None:
+        raise ValueError(
+            f"{name} has the type {kind:#x} of a special processor: convert it to "
+            "float32 with marian-conv"
+        )
+    array = np.frombuffer(content, dtype, math.prod(shape))
+    if kind in _PLAIN:
+        return array.reshape(shape)
+    multiplier = np.frombuffer(content, "<f4", 1, array.nbytes)[0]
+    if not 0 < multiplier < np.inf:
+        raise ValueError(f"{name} was multiplied by {multiplier}")
+    array = array.astype(np.float32) / multiplier
+    if "Wemb" in name:
+        return array.reshape(shape)
+    # Transposed for the processor's product, although the shape is not.
+    return array.reshape(shape[::-1]).T
+
+
+def _sizes(options):
+    """Returns options of a `TransformerConfig`."""
+    options.one_of("type", "transformer")
+    options.check(_NEEDED)
+
+    def one_of(name, *accepted, default):
+        return options.one_of(f"transformer-{name}", *accepted, default=default)
+
+    width = options.number("transformer-dim-ffn")
+    one_of("decoder-dim-ffn", 0, width, default=0)
+    order = (
+        one_of("preprocess", "", "n", "d", default=""),
+        one_of("postprocess", "dan", "da", default="dan"),
+        one_of("postprocess-top", "", "n", default=""),
+    )
+    if order not in (("", "dan", ""), ("n", "da", "n")):
+        raise options.error(
+            "transformer-postprocess",
+            "must be 'dan', or 'da' with `transformer-preprocess` and "
+            "`transformer-postprocess-top` 'n'",
+        )
+    kinds = {"self-attention": "attention", "rnn": "ssru"}
+    kind = kinds[one_of("decoder-autoreg", *kinds, default="self-attention")]
+    if kind == "ssru":
+        options.one_of("dec-cell", "ssru")
+    options.pass_over("dec-cell")
+    activation = one_of("ffn-activation", *_ACTIVATIONS, default="swish")
+    of_embeddings = one_of("postprocess-emb", "", "d", "n", "nd", default="d")
+    return {
+        "num_encoder_layers": options.number("enc-depth"),
+        "num_decoder_layers": options.number("dec-depth"),
+        "d_model": options.number("dim-emb"),
+        "num_heads": options.number("transformer-heads"),
+        "d_ff": width,
+        "activation": _ACTIVATIONS[activation],
+        "norm_first": order[0] == "n",
+        "use_bias": True,
+        "positions": "sinusoidal-marian",
+        "normalize_embeddings": "n" in of_embeddings,
+        "decoder_self_attention": kind,
+    }
+
+
+def _search_options(search):
+    """Returns options of a `DecodingConfig`; the file has others of the program."""
+    search.check(_SEARCH_NEEDED)
+    return {
+        "beam_size": search.number("beam-size", 12),  # Marian's default
+        "length_penalty": float(search.number("normalize", 0.0, (int, float))),
+        "length_penalty_form": "power",
+        "allow_unknown": search.one_of("allow-unk", False, True, default=False),
+    }
+
+
+def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
+    """Returns both embeddings, the rows of the output and its bias, or `None`."""
+    is_one = all_tied or sources_tied
+    source = tensors.take("Wemb" if is_one else "encoder_Wemb", None, width)
+    target = tensors.take("Wemb" if is_one else "decoder_Wemb", None, width)
+    output = target
+    prefix = "decoder_ff_logit_out"
+    if not (all_tied or output_tied):
+        if f"{prefix}_Wt" in tensors:
+            output = tensors.take(f"{prefix}_Wt", len(target), width)
+        else:
+            output = tensors.take(f"{prefix}_W", width, len(target)).T
+    bias = None
+    if not omits_bias:
+        bias = tensors.take(f"{prefix}_b", 1, len(target))[0]
+    return source, target, output, bias
+
+
+def _name(path, sizes):
+    """Returns Marian's name of a weight of a `Transformer`."""
+    path = re.sub(r"_layer_(\d+)/", lambda found: f"_l{int(found[1]) + 1}_", path)
+    name = renamed(path, _NAMES)
+    is_pre = sizes["norm_first"] and "_top_" not in name
+    if "_ln_" in name and (is_pre or "_emb_" in name):
+        name += "_pre"
+    if sizes["decoder_self_attention"] == "ssru" and name.startswith("decoder"):
+        name = name.replace("_self_Wo_ln", "_rnn_ln" if is_pre else "_rnn_ffn_ln")
+    return name
+
+
+def _vocabularies(folder, search):
+    """Returns the vocabularies of the source and of the target."""
+    paths = _files(folder, search, "vocabs", 2, "*vocab*.yml", "*vocab*.spm")
+    paths = [paths[0], paths[-1]]
+    if all(path.suffix == ".spm" for path in paths):
+        return [sentencepiece_vocabulary(p.read_bytes(), str(p)) for p in paths]
+    models = folder / "source.spm", folder / "target.spm"
+    vocabularies = []
+    for path, model in zip(paths, models, strict=True):
+        if model.with_suffix(".bpe").exists():
+            raise ValueError(f"{folder}: subword-nmt (.bpe) is not supported")
+        ids = read_yaml(path.read_bytes(), path, as_text=True)
+        pieces = numbered_pieces(ids, path, "</s>", "<unk>")
+        special = pieces.index("</s>"), pieces.index("<unk>")
+        vocabularies.append(Vocabulary(pieces, model.read_bytes(), *special))
+    return vocabularies

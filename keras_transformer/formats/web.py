@@ -1,0 +1,199 @@
+"""A translator as a page for a browser: a static folder, with nothing to run behind it.
+
+The page's own files lie in web_page/ beside this file. Needs TensorFlow.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.files import creating_directory, digest, read_json, write_json
+from keras_transformer.formats.litert import (
+    check_arguments,
+    convert,
+    describe,
+    digests,
+    found_by,
+)
+from keras_transformer.formats.model_card import example_sources
+from keras_transformer.formats.saved_model import signature
+from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.search.generator import Generator
+
+PAGE = Path(__file__).with_name("web_page")
+# The version that the page was tried with.
+LITERT_JS = "2.5.3"
+CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"
+# With and without relaxed SIMD, which not every browser has.
+_RUNTIMES = [
+    f"litert_wasm_{kind}internal.{end}"
+    for kind in ("", "compat_")
+    for end in ("js", "wasm")
+]
+# Source lengths double from here, so that padding at most doubles a source (tokens).
+_SHORTEST = 16
+
+
+def export_web(
+    translator: Any,
+    path: str | Path,
+    quantize: str = "int8",
+    languages: Sequence[str] | None = None,
+    litert_js: str | Path | None = None,
+    run: str | Path | None = None,
+) -> Path:
+    """Writes a folder that any web server serves: it translates in the browser.
+
+    Nothing that is typed leaves the browser, and after the first visit the page works
+    offline. LiteRT.js needs every shape to be fixed, so model.tflite has a signature
+    `translate_L` for each of some source lengths L, all with the same weights; the page
+    takes the shortest that a sentence fits in and pads. N translations, T tokens:
+
+    | signature   | inputs                      | outputs                           |
+    |-------------|-----------------------------|-----------------------------------|
+    | translate_L | source [1, L], lengths [1]  | ids [1, N, T], scores [1, N]      |
+
+    Args:
+        translator: A `Translator` with SentencePiece models; the page shows all of
+            `n_best`.
+        path: Directory to create, such as "site".
+        quantize: As for `export_litert`.
+        languages: Codes of source and target language, shown by the page, or `None`.
+        litert_js: A node_modules folder with @litertjs/core, which is copied; or `None`
+            to load it from cdn.jsdelivr.net at the first visit.
+        run: Directory of the training run, of whose validation data the page offers
+            three sentences to click, or `None`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        FileNotFoundError: If `litert_js` lacks a file of LiteRT.js.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        ValueError: If an argument is out of range, LiteRT lacks an operation, or the
+            vocabulary has pieces that the page cannot cut.
+    """
+    path = Path(path)
+    check_arguments(translator, path, quantize, languages)
+    if translator.shortlist is not None:
+        raise ValueError("A page has fixed shapes, which allow no shortlist.")
+    if more := translator.tokenizers.source.additions:
+        raise ValueError(
+            "A page cuts text with a SentencePiece model alone, and this translator's "
+            "vocabulary has pieces besides; LiteRT and a SavedModel have them. "
+            f"Received: {len(more)} pieces, such as {next(iter(more))!r}"
+        )
+    config = translator.config
+    model = translator.model.with_dtype("float32")
+    core = f"{CDN}core@{LITERT_JS}/"
+    litert = {"version": LITERT_JS, "module": f"{core}+esm", "wasm": f"{core}wasm/"}
+    with creating_directory(path) as temporary:
+        shutil.copytree(PAGE, temporary, dirs_exist_ok=True)
+        if litert_js is not None:
+            version = _copy_litert(Path(litert_js), temporary / "litert")
+            litert = {"module": "litert/core.js", "wasm": "litert/", "version": version}
+        content = convert(model, signatures_of(model, config), quantize)
+        (temporary / "model.tflite").write_bytes(content)
+        description = {
+            "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
+            **describe(translator, temporary, quantize, languages),
+            "examples": [] if run is None else example_sources(run),
+            "lengths": source_lengths(config.max_source_length),
+            "litert": litert,
+        }
+        _finish(temporary, description)
+    return path
+
+
+def source_lengths(longest: int) -> list[int]:
+    """Returns the sources' lengths of the signatures, such as [16, 32, 64, 100]."""
+    doubled = (_SHORTEST * 2**i for i in itertools.count())
+    return [*itertools.takewhile(lambda length: length < longest, doubled), longest]
+
+
+def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
+    """Returns the `tf.function` of each signature in the table of `export_web`."""
+    generator = Generator(model, config, fixed_shapes=True)
+    search = found_by(functools.partial(generator.search, n_best=config.num_best))
+    return {
+        f"translate_{length}": signature(
+            search,
+            source=tf.TensorSpec([1, length], tf.int32),
+            lengths=tf.TensorSpec([1], tf.int32),
+        )
+        for length in source_lengths(config.max_source_length)
+    }
+
+
+def _copy_litert(modules, folder):
+    """Copies LiteRT.js from a node_modules folder; returns its version."""
+    core = modules / "@litertjs" / "core"
+    # The one package that it imports.
+    nested = core / "node_modules" / "@litertjs" / "wasm-utils"
+    utils = nested if nested.is_dir() else modules / "@litertjs" / "wasm-utils"
+    try:
+        version = read_json(core / "package.json")["version"]
+        text = (core / "dist" / "index.js").read_text("utf-8")
+        folder.mkdir()
+        shutil.copyfile(utils / "dist" / "index.js", folder / "wasm-utils.js")
+        for name in _RUNTIMES:
+            shutil.copyfile(core / "wasm" / name, folder / name)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            "`litert_js` must be a node_modules folder with LiteRT.js: npm install "
+            f"@litertjs/core@{LITERT_JS}. It lacks {error.filename}"
+        ) from error
+    # Browsers' workers know no import map, and so no names of packages.
+    text, count = re.subn(
+        r'from "@litertjs/wasm-utils"', 'from "./wasm-utils.js"', text
+    )
+    if count != 1:
+        raise ValueError(
+            f"`litert_js` must have @litertjs/core {LITERT_JS} or one that imports "
+            f"@litertjs/wasm-utils as it does. Received: version {version}"
+        )
+    (folder / "core.js").write_text(text, encoding="utf-8")
+    return version
+
+
+def _finish(site, description):
+    """Writes translator.json with the checked files, and the version into sw.js."""
+    # Without sw.js, which the browser keeps itself, and the runtimes, of which one of
+    # two is used.
+    small = sorted(
+        path.relative_to(site).as_posix()
+        for path in site.rglob("*")
+        if path.suffix in (".html", ".css", ".js")
+        and path.name != "sw.js"
+        and "_internal" not in path.name
+    )
+    files = digests(site)
+    sizes = {name: (site / name).stat().st_size for name in files}
+    description |= {"files": files, "sizes": sizes}
+    # Any other file or option is another version, for which the browser fetches anew.
+    told = [digest(site / name) for name in small] + [json.dumps(description)]
+    version = hashlib.sha256("".join(told).encode()).hexdigest()[:16]
+    write_json(site / "translator.json", description | {"version": version})
+    is_public = description["litert"]["wasm"].startswith(CDN)
+    values = {
+        '"{version}"': version,
+        '["{files}"]': ["./", "translator.json", *small],
+        '"{litert}"': CDN if is_public else "litert/",
+    }
+    worker = site / "sw.js"
+    text = worker.read_text("utf-8")
+    for mark, value in values.items():
+        text = text.replace(mark, json.dumps(value))
+    worker.write_text(text, encoding="utf-8")

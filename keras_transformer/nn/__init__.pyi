@@ -1,0 +1,7 @@
+from . import (
+    kernels as kernels,
+    layers as layers,
+    losses as losses,
+    masks as masks,
+    optimizers as optimizers,
+)

@@ -1,0 +1,81 @@
+"""Layers: tensors in, tensors out."""
+
+from keras_transformer.nn.kernels.few_passes import masked_softmax
+from keras_transformer.nn.layers.adaptation import enable_lora
+from keras_transformer.nn.layers.attention import (
+    record_attention,
+    recorded_attention,
+    scaled_dot_product_attention,
+)
+from keras_transformer.nn.layers.basic import Dropout, FeedForward, LayerNormalization
+from keras_transformer.nn.layers.embedding import (
+    PositionalEmbedding,
+    PositionalEncoding,
+    sinusoidal_encoding,
+)
+from keras_transformer.nn.layers.linear_attention import (
+    LinearAttention,
+    PerformerAttention,
+    linear_attention,
+)
+from keras_transformer.nn.layers.local_attention import LocalAttention
+from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.nn.layers.other_embeddings import (
+    ClassToken,
+    FeatureEmbedding,
+    PatchEmbedding,
+)
+from keras_transformer.nn.layers.relative_positions import (
+    AlibiPositions,
+    RelativePositions,
+    RotaryPositions,
+    alibi_slopes,
+    rotate,
+)
+from keras_transformer.nn.layers.score_attentions import (
+    AdditiveAttention,
+    MultiHeadAdditiveAttention,
+    ReluAttention,
+)
+from keras_transformer.nn.layers.ssru import SSRU
+from keras_transformer.nn.layers.transformer_layer import (
+    CausalLayer,
+    DecoderLayer,
+    EncoderLayer,
+    TransformerLayer,
+)
+
+__all__ = [
+    "SSRU",
+    "AdditiveAttention",
+    "AlibiPositions",
+    "CausalLayer",
+    "ClassToken",
+    "DecoderLayer",
+    "Dropout",
+    "EncoderLayer",
+    "FeatureEmbedding",
+    "FeedForward",
+    "LayerNormalization",
+    "LinearAttention",
+    "LocalAttention",
+    "MultiHeadAdditiveAttention",
+    "MultiHeadAttention",
+    "PatchEmbedding",
+    "PerformerAttention",
+    "PositionalEmbedding",
+    "PositionalEncoding",
+    "RelativePositions",
+    "ReluAttention",
+    "TransformerLayer",
+    "RotaryPositions",
+    "alibi_slopes",
+    "enable_lora",
+    "linear_attention",
+    "masked_softmax",
+    "record_attention",
+    "recorded_attention",
+    "rotate",
+    "scaled_dot_product_attention",
+    "sinusoidal_encoding",
+]

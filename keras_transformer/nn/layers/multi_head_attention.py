@@ -1,0 +1,461 @@
+"""Multi-head attention."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self, Unpack
+
+import keras
+from keras import ops
+
+from keras_transformer.config.options import check_number
+from keras_transformer.nn.kernels import caches
+from keras_transformer.nn.kernels.caches import PreparedMask
+from keras_transformer.nn.kernels.few_passes import masked_softmax
+from keras_transformer.nn.layers.arguments import (
+    check_known_width,
+    check_rate,
+    check_size,
+)
+from keras_transformer.nn.layers.attention import (
+    attention_spec,
+    dot_product_attention,
+    is_recording,
+    record_attention,
+    refuse_fused,
+)
+from keras_transformer.nn.layers.basic import (
+    ComposedLayer,
+    Dropout,
+    affine,
+    joined,
+    project,
+)
+from keras_transformer.nn.layers.from_keras import attention_from_keras
+from keras_transformer.nn.layers.relative_positions import (
+    RelativePositions,
+    relative_positions,
+)
+from keras_transformer.nn.masks import causal_mask, combined_mask
+from keras_transformer.types import (
+    Nest,
+    ProjectionOptions,
+    Regularizer,
+    Shape,
+    Tensor,
+    TensorLike,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class MultiHeadAttention(ComposedLayer):
+    """Attention of several heads over projected queries, keys and values.
+
+    Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V):
+    section 3.2.2 of Vaswani et al., 2017, https://arxiv.org/abs/1706.03762. The
+    projections are `keras.layers.Dense` layers: `query_dense`, `key_dense`,
+    `value_dense` and `output_dense`. Columns i * key_dim to (i + 1) * key_dim of
+    `query_dense.kernel` are W_i^Q.
+
+    It replaces `keras.layers.MultiHeadAttention` for inputs (B, T, D), with arguments
+    of the same names, order and defaults; `from_keras` converts one. The differences: a
+    query with no key to attend to gets zeros from each head, not the mean of all
+    values; inputs keep their Keras masks; masks of floats are refused; `value` may be
+    left out; there is no `attention_axes`, `sliding_window` or `use_gate`; kernels have
+    the shape (D, H * K), in Keras (D, H, K).
+
+    To change how it attends, override `weigh` (the softmax), `score` (the product of
+    queries and keys) or `attend` (all between the projections). For decoding, `step`
+    (with `step_weights` and `initial_cache`) computes one position, and `look_up` (with
+    `keys_and_values`) attends from it to a source.
+
+    Args:
+        num_heads: Heads, h in the paper.
+        key_dim: Width of each head's queries and keys, d_k in the paper.
+        value_dim: Width of each head's values, d_v in the paper; default `key_dim`.
+        dropout: Share of the attention weights dropped in training, in [0, 1).
+        use_bias: Whether the projections add a bias; the paper's do not.
+        output_shape: Width of the output; default the width of `query`.
+        flash_attention: Whether to use a fused kernel (JAX on a GPU, PyTorch): `False`
+            never, `True` always, `None` where it is faster and no weights are requested
+            or dropped.
+        activity_regularizer: Regularizer of the output of each projection.
+        seed: Integer seed of the dropout.
+        num_key_value_heads: Heads of keys and values, G, a divisor of `num_heads`;
+            default `num_heads`. Fewer make a smaller cache: Ainslie et al., 2023,
+            https://arxiv.org/abs/2305.13245.
+        positions: Positions inside self-attention: "rotary", "alibi", an object such as
+            `RotaryPositions`, or `None`.
+        **options: Initializers, regularizers and constraints of `keras.layers.Dense`;
+            `name`, `dtype` and so on of `keras.layers.Layer`.
+    Call arguments:
+        query: Float tensor (B, T, D_query).
+        value: Float tensor (B, S, D_value); default `query`: self-attention.
+        key: Float tensor (B, S, D_key); default `value`.
+        query_mask: Ignored; the output carries it as its Keras mask.
+        value_mask: Boolean tensor (B, S), True where a position may be attended to;
+            default the Keras mask of `value`.
+        key_mask: Same, for `key`; a position must be allowed by both.
+        attention_mask: Boolean or integer tensor (T, S), (B, T, S) or (B, H, T, S),
+            True where a query may attend to a key.
+        return_attention_scores: Whether to return the attention weights.
+        use_causal_mask: Whether query t attends to keys 0 to t only.
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); replaces `value_mask` and
+            `key_mask`.
+    Returns:
+        Float tensor (B, T, output_shape); with `return_attention_scores` also the
+        attention weights (B, H, T, S) before dropout.
+    Raises:
+        ValueError: If an argument is out of range, a mask does not fit the inputs,
+            `value` differs from `query` with `positions`, or `flash_attention=True` has
+            no fused kernel.
+        TypeError: If a mask is neither boolean nor integer.
+
+    Example:
+        >>> attention = MultiHeadAttention(num_heads=2, key_dim=3)
+        >>> attention(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
+    """
+
+    weigh = staticmethod(masked_softmax)  # (scores, mask) -> weights (B, H, T, S)
+    score = None  # (queries, keys) -> scores (B, H, T, S); `None`: their product
+    equals_keras = True  # whether Keras has an equal layer, for `from_keras`
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        output_shape: int | None = None,
+        *,
+        flash_attention: bool | None = None,
+        activity_regularizer: Regularizer | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        positions: Literal["rotary", "alibi"] | RelativePositions | None = None,
+        **options: Unpack[ProjectionOptions],
+    ) -> None:
+        super().__init__(**options)
+        check_size("num_heads", num_heads)
+        check_size("key_dim", key_dim)
+        check_size("value_dim", value_dim, optional=True)
+        check_size("output_shape", output_shape, optional=True)
+        check_size("num_key_value_heads", num_key_value_heads, optional=True)
+        check_rate("dropout", dropout)
+        check_number("seed", seed, int, optional=True)
+        groups = num_key_value_heads or num_heads
+        if num_heads % groups:
+            raise ValueError(
+                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
+            )
+        if flash_attention and dropout:
+            refuse_fused("it drops no attention weights")
+        self.num_heads = num_heads
+        self.key_dim = key_dim
+        self.query_scale = key_dim**-0.5  # 1 / sqrt(d_k): queries are multiplied by it.
+        self.value_dim = value_dim
+        self.dropout = dropout
+        self.use_bias = use_bias
+        self.output_dim = output_shape  # Keras has a property `output_shape`.
+        self.flash_attention = flash_attention
+        # Keras' `activity_regularizer` would apply to the layer's output only.
+        self.outputs_regularizer = keras.regularizers.get(activity_regularizer)
+        self.seed = seed
+        self.num_key_value_heads = num_key_value_heads
+        self.positions = relative_positions(positions)
+        if self.positions is not None:
+            self.positions.check_key_dim(key_dim)
+        # Number and width of the heads: (H, K), (G, K) and (G, Kv).
+        self.heads = {"query": (num_heads, key_dim), "key": (groups, key_dim)}
+        self.heads["value"] = groups, value_dim or key_dim
+        self.query_dense = self._projection("query_dense", num_heads * key_dim)
+        self.key_dense = self._projection("key_dense", groups * key_dim)
+        self.value_dense = self._projection(
+            "value_dense", groups * (value_dim or key_dim)
+        )
+        self.attention_dropout = Dropout(
+            dropout, seed=seed, dtype=self.dtype_policy, name="attention_dropout"
+        )
+
+    def _projection(self, name, units):
+        regularizer = self.outputs_regularizer
+        return self.dense(name, units, self.use_bias, activity_regularizer=regularizer)
+
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Returns a layer with the weights and outputs of one of Keras' own.
+
+        Args:
+            layer: A built `keras.layers.MultiHeadAttention` or `GroupQueryAttention`.
+
+        Example:
+            >>> keras_layer = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3)
+            >>> keras_layer.build((None, None, 6), (None, None, 6))
+            >>> attention = MultiHeadAttention.from_keras(keras_layer)
+        """
+        return attention_from_keras(cls, layer)
+
+    def build(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> None:
+        value_shape = query_shape if value_shape is None else value_shape
+        key_shape = value_shape if key_shape is None else key_shape
+        if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
+            raise ValueError(
+                "`query`, `value` and `key` must have the shapes (B, T, D) and "
+                f"(B, S, D). Received: {query_shape}, {value_shape}, {key_shape}"
+            )
+        check_known_width(self, query=query_shape, value=value_shape, key=key_shape)
+        self.query_dense.build(query_shape)
+        self.key_dense.build(key_shape)
+        self.value_dense.build(value_shape)
+        output_dim = self.output_dim or query_shape[-1]
+        self.output_dense = self._projection("output_dense", output_dim)
+        self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
+        self.add_own_weights()
+        self.input_spec = keras.InputSpec(axes={-1: query_shape[-1]})
+        self.built = True
+
+    def add_own_weights(self) -> None:
+        """Adds weights beside the projections; a subclass overrides it."""
+
+    def call(
+        self,
+        query: TensorLike,
+        value: TensorLike | None = None,
+        key: TensorLike | None = None,
+        query_mask: TensorLike | None = None,
+        value_mask: TensorLike | None = None,
+        key_mask: TensorLike | None = None,
+        attention_mask: TensorLike | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        mask: TensorLike | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        value = query if value is None else value
+        key = value if key is None else key
+        masks = mask, value_mask, key_mask, attention_mask
+        allowed = combined_mask(query, value, key, *masks)
+        queries, keys, values = self.project_to_heads(query, value, key)
+        if self.positions is not None:
+            if not (value is query and key is query):
+                raise ValueError(
+                    "`positions` need self-attention: pass `query` only, or leave "
+                    "`positions` out. Received: another `value` or `key`"
+                )
+            places = ops.arange(ops.shape(queries)[2], dtype="int32")
+            queries, keys = (self.positions.place(x, places) for x in (queries, keys))
+        with_weights = return_attention_scores or is_recording()
+        outputs, attention_weights = self.attend(
+            queries, keys, values, allowed, use_causal_mask, training, with_weights
+        )
+        if return_attention_scores and attention_weights is None:
+            raise ValueError(
+                f"`return_attention_scores` must be False: {type(self).__name__} has "
+                "no attention weights. Received: return_attention_scores=True"
+            )
+        if with_weights:
+            record_attention(self, attention_weights)
+        output = self.merge(outputs)
+        return (output, attention_weights) if return_attention_scores else output
+
+    def attend(
+        self,
+        queries: TensorLike,
+        keys: TensorLike,
+        values: TensorLike,
+        mask: TensorLike | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+        with_weights: bool = False,
+        step: PreparedMask | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends with all heads, in a call and in a step of decoding.
+
+        Args:
+            queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
+            keys: Float tensor (B, G, S, K).
+            values: Float tensor (B, G, S, Kv).
+            mask: Boolean tensor that broadcasts to (B, H, T, S), or `None`.
+            causal: Whether query t attends to keys 0 to t only.
+            training: Whether to apply dropout.
+            with_weights: Whether to return the attention weights.
+            step: In decoding, the prepared form of `mask`; its `places` are the
+                positions of the query (1,) and of the keys (S,), or `None` in
+                `look_up`.
+
+        Returns:
+            The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
+            dropout, or `None` for them.
+        """
+        places = None if step is None else step.places
+        if causal:
+            past = causal_mask(ops.shape(queries)[2], ops.shape(keys)[2])
+            mask = past[None] if mask is None else ops.logical_and(mask, past)
+        bias = None
+        if self.positions is not None:
+            own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
+            bias = self.positions.bias(self.num_heads, *own)
+        is_usual = self.weigh is masked_softmax and self.score is None
+        if is_usual and step is not None and mask is step.mask:
+            mask = None  # The bias masks the scores.
+            bias = step.bias if bias is None else ops.add(step.bias, bias)
+            if keys.shape[1] == self.num_heads:
+                return caches.attend(queries, keys, values, bias, places is None)
+        dropout = self.attention_dropout if training else None
+        # A step has few queries, which no fused kernel takes.
+        fused = self.flash_attention if step is None else False
+        options = self.weigh, dropout, fused, self.score, with_weights
+        return dot_product_attention(queries, keys, values, mask, bias, *options)
+
+    def project_to_heads(
+        self,
+        query: TensorLike,
+        value: TensorLike,
+        key: TensorLike,
+        weights: Nest = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Projects to heads; equal inputs share one product."""
+        denses = [self.query_dense, self.key_dense, self.value_dense]
+        scale = self.query_scale
+        if key is query and value is query:
+            parts = project(denses, query, scale, weights)
+        else:
+            parts = project(denses[:1], query, scale)
+            if value is key:
+                parts += project(denses[1:], key)
+            else:
+                parts += project(denses[1:2], key) + project(denses[2:], value)
+        # (B, H, T, K) times `query_scale`, (B, G, S, K) and (B, G, S, Kv)
+        return tuple(map(self._split, parts, self.heads.values()))
+
+    @staticmethod
+    def _split(projected, heads):
+        """(B, T, G * K) --> (B, G, T, K), `heads` being (G, K)."""
+        batch, length = ops.shape(projected)[:2]
+        projected = ops.reshape(projected, (batch, length, *heads))
+        return ops.transpose(projected, (0, 2, 1, 3))
+
+    def merge(self, outputs: TensorLike, weights: Nest = None) -> Tensor:
+        """Projects the heads' outputs (B, H, T, Kv) to (B, T, D)."""
+        batch, heads, length, width = ops.shape(outputs)
+        outputs = ops.transpose(outputs, (0, 2, 1, 3))
+        rows = ops.reshape(outputs, (batch, length, heads * width))
+        return project([self.output_dense], rows, weights=weights)[0]
+
+    # Decoding one position at a time: B sentences of N hypotheses, L positions.
+
+    def step_weights(self, across: bool = False) -> Nest:
+        """Returns the prepared matrices of `step` or, with `across`, of `look_up`."""
+        denses = [self.query_dense]
+        if not across:
+            denses += [self.key_dense, self.value_dense]
+        return joined(denses, self.query_scale), joined([self.output_dense])
+
+    def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
+        """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
+
+        Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
+        """
+        (groups, width), (_, value_width) = self.heads["key"], self.heads["value"]
+        size = (sentences, groups, length * hypotheses)
+        dtype = self.compute_dtype
+        keys = caches.new_cache((*size, width), dtype)
+        return keys, caches.new_cache((*size, value_width), dtype)
+
+    def keys_and_values(self, source: TensorLike) -> Nest:
+        """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
+        parts = project([self.key_dense, self.value_dense], source)
+        return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
+
+    def step(
+        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+    ) -> tuple[Tensor, Nest]:
+        """Attends from one new position of N hypotheses to itself and the past.
+
+        Returns the output (B, N, D) and the new cache.
+
+        Args:
+            inputs: Float tensor (B, N, D), the new position of each hypothesis.
+            cache: From `initial_cache` or the last step; not to be used again.
+            place: `caches.cache_place` of the position.
+            mask: `prepare_mask` of a mask (B, 1, N, L * N), True for a hypothesis's own
+                past and the new entry.
+            weights: `step_weights()`.
+        """
+        heads = self._step_heads(inputs, weights[0], "query", "key", "value")
+        queries, keys, values = heads
+        position = ops.reshape(ops.cast(place.position, "int32"), (1,))
+        if self.positions is not None:
+            queries, keys = (self.positions.place(x, position) for x in (queries, keys))
+        keys = caches.write_position(cache[0], keys, place)
+        values = caches.write_position(cache[1], values, place)
+        entries = ops.arange(ops.shape(keys)[2], dtype="int32")
+        past = mask._replace(places=(position, entries // inputs.shape[1]))
+        outputs, _ = self.attend(queries, keys, values, mask.mask, step=past)
+        return self._merge_step(outputs, weights[1]), (keys, values)
+
+    def look_up(
+        self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
+    ) -> Tensor:
+        """Attends from one new position of N hypotheses to a source.
+
+        Returns the output (B, N, D).
+
+        Args:
+            inputs: Float tensor (B, N, D).
+            source: `keys_and_values` of the source.
+            mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
+            weights: `step_weights(across=True)`.
+        """
+        (queries,) = self._step_heads(inputs, weights[0], "query")
+        outputs, _ = self.attend(queries, *source, mask.mask, step=mask)
+        return self._merge_step(outputs, weights[1])
+
+    def _step_heads(self, inputs, weights, *names):
+        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
+        hypotheses = inputs.shape[1]
+        heads = list(map(self.heads.get, names))
+        rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
+        if weights and heads.count(heads[0]) == len(heads):
+            projected = affine(rows, *weights)
+            return caches.split_heads(projected, hypotheses, *heads[0], len(heads))
+        denses = [getattr(self, f"{name}_dense") for name in names]
+        parts = project(denses, rows, self.query_scale, weights)
+        pairs = zip(parts, heads, strict=True)
+        return [caches.split_heads(x, hypotheses, *one)[0] for x, one in pairs]
+
+    def _merge_step(self, outputs, weights):
+        """(B, H, N, Kv) --> (B, N, D)."""
+        _, heads, hypotheses, width = outputs.shape
+        if hypotheses > 1:
+            outputs = caches.transpose(outputs, (0, 2, 1, 3))
+        rows = ops.reshape(outputs, (-1, heads * width))
+        (merged,) = project([self.output_dense], rows, weights=weights)
+        return ops.reshape(merged, (-1, hypotheses, merged.shape[-1]))
+
+    def compute_output_shape(
+        self,
+        query_shape: Shape,
+        value_shape: Shape | None = None,
+        key_shape: Shape | None = None,
+    ) -> Shape:
+        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+
+    def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
+        return attention_spec(self, (self.num_heads,), args, kwargs)
+
+    def get_config(self) -> dict[str, Any]:
+        kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"
+        kept = (*kept, "flash_attention", "seed", "num_key_value_heads")
+        regularizer = keras.regularizers.serialize(self.outputs_regularizer)
+        own = {name: getattr(self, name) for name in kept}
+        own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
+        positions = self.positions
+        positions = positions and keras.saving.serialize_keras_object(positions)
+        return super().get_config() | own | {"positions": positions}

@@ -1,0 +1,408 @@
+"""Encoder and decoder layers (figure 1), and a causal layer without a source."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from functools import partial
+from typing import Any, Literal, Self, TypeVar, Unpack
+
+import keras
+
+from keras_transformer.config.layer_config import SublayerConfig
+from keras_transformer.config.options import argument_lines
+from keras_transformer.nn.kernels.keras_private import carried_mask
+from keras_transformer.nn.layers.arguments import check_known_width, check_same_width
+from keras_transformer.nn.layers.basic import (
+    ComposedLayer,
+    Dropout,
+    FeedForward,
+    LayerNormalization,
+)
+from keras_transformer.nn.layers.from_keras import layer_from_keras_hub
+from keras_transformer.nn.layers.linear_attention import (
+    LinearAttention,
+    PerformerAttention,
+)
+from keras_transformer.nn.layers.local_attention import LocalAttention
+from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.nn.layers.relative_positions import (
+    AlibiPositions,
+    RelativePositions,
+    relative_positions,
+)
+from keras_transformer.nn.layers.score_attentions import (
+    MultiHeadAdditiveAttention,
+    ReluAttention,
+)
+from keras_transformer.nn.layers.ssru import SSRU
+from keras_transformer.types import (
+    Activation,
+    Nest,
+    Shape,
+    Tensor,
+    TensorLike,
+    WeightOptions,
+)
+
+_T = TypeVar("_T", bound=type)
+# Classes of the kinds of `config.layers.ATTENTION_KINDS`.
+_KINDS = {
+    "dot-product": MultiHeadAttention,
+    "local": LocalAttention,
+    "relu": ReluAttention,
+    "additive": MultiHeadAdditiveAttention,
+    "linear": LinearAttention,
+    "performer": PerformerAttention,
+    "ssru": SSRU,
+}
+_OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
+
+
+class LayerArguments(WeightOptions, total=False):
+    """Options of the layers, for type checkers."""
+
+    key_dim: int | None
+    value_dim: int | None
+    activation: Activation
+    norm_first: bool
+    layer_norm_epsilon: float
+    use_bias: bool
+    attention: Literal[
+        "dot-product", "local", "relu", "additive", "linear", "performer", "ssru"
+    ]
+    attention_window: int | None
+    num_key_value_heads: int | None
+    dropout_rate: float
+    attention_dropout_rate: float | None
+    activation_dropout_rate: float | None
+    positions: Literal["rotary", "alibi"] | RelativePositions | None
+
+
+def _documented(cls: _T) -> _T:
+    """Replaces `{options}` in a docstring by the options of `SublayerConfig`."""
+    if cls.__doc__:
+        lines = argument_lines(SublayerConfig, required=("num_heads", "d_ff"))
+        options = textwrap.indent("\n".join(lines), "    ")
+        cls.__doc__ = cls.__doc__.replace("        {options}", options)
+    return cls
+
+
+class TransformerLayer(ComposedLayer):
+    """Base of the layers: their options, sub-layers and residual connections.
+
+    Around each sub-layer it computes LayerNorm(x + Dropout(Sublayer(x))), or with
+    `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
+    al., 2017, https://arxiv.org/abs/1706.03762. The attributes named in `sublayers` are
+    the sub-layers; `norms` and `dropouts` hold their norms and dropouts by name.
+
+    Call arguments:
+        inputs: Float tensor (B, T, D).
+        mask: See `EncoderLayer`.
+    Raises:
+        TypeError: If an option has the wrong type.
+        ValueError: If an option is out of range.
+    """
+
+    sublayers: tuple[str, ...] = ("self_attention", "feed_forward")
+    causal = False  # whether self-attention sees no later position
+
+    def __init__(
+        self, num_heads: int, d_ff: int, **options: Unpack[LayerArguments]
+    ) -> None:
+        given = {name: options.pop(name) for name in _OPTIONS if name in options}
+        activation = given.pop("activation", "relu")  # may be a function
+        positions = options.pop("positions", None)
+        super().__init__(**options)
+        checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
+        checked.check_positions_in_attention(positions)
+        if not self.causal:
+            checked.check_both_sides_seen()
+        for name in _OPTIONS:
+            setattr(self, name, getattr(checked, name))
+        self.activation = keras.activations.get(activation)
+        self.positions = relative_positions(positions)
+        if positions == "alibi" and not self.causal:
+            self.positions = AlibiPositions(after=2.0)  # See `AlibiPositions`.
+        self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
+        for norm in self.norms.values():
+            norm.supports_masking = True  # Keras' RMSNormalization warns of masks.
+        rate = self.dropout_rate
+        dtype = self.dtype_policy
+        self.dropouts = {
+            name: Dropout(rate, dtype=dtype, name=f"{name}_dropout")
+            for name in self.sublayers
+        }
+
+    def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
+        """Returns the attention `name`, for inputs (B, T, d_model); override it.
+
+        For decoding "self_attention" needs `step_weights`, `initial_cache` and `step`,
+        "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
+        """
+        if self.key_dim is None and d_model % self.num_heads:
+            raise ValueError(
+                "The input's width must be a multiple of `num_heads` unless `key_dim` "
+                f"is given. Received: width={d_model}, num_heads={self.num_heads}"
+            )
+        kind = MultiHeadAttention
+        options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
+        if name == "self_attention":  # Cross-attention is always the paper's.
+            kind = _KINDS[self.attention]
+            if kind is SSRU:
+                return SSRU(**options)
+            options["positions"] = self.positions
+            if self.attention_window is not None:
+                options["window"] = self.attention_window
+        return kind(
+            num_heads=self.num_heads,
+            key_dim=self.key_dim or d_model // self.num_heads,
+            value_dim=self.value_dim,
+            dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias,
+            num_key_value_heads=self.num_key_value_heads,
+            **options,
+        )
+
+    def make_feed_forward(self, name: str) -> keras.layers.Layer:
+        """Returns the feed-forward sub-layer `name`; override to replace it."""
+        return FeedForward(
+            self.d_ff,
+            self.activation,
+            dropout_rate=self.activation_dropout_rate,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.weight_options(),
+        )
+
+    def make_norm(self, name: str) -> keras.layers.Layer:
+        """Returns the normalisation `name`; override to replace it."""
+        epsilon = self.layer_norm_epsilon
+        return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+
+    def build(self, input_shape: Shape) -> None:
+        if len(input_shape) != 3:
+            expected = "`inputs` must have the shape (B, T, D)"
+            raise ValueError(f"{expected}. Received: shape {tuple(input_shape)}")
+        check_known_width(self, inputs=input_shape)
+        # Made here, because the default of `key_dim` depends on the width.
+        self.self_attention = self.make_attention("self_attention", input_shape[-1])
+        self.self_attention.build(input_shape)
+        self.feed_forward = self.make_feed_forward("feed_forward")
+        self.feed_forward.build(input_shape)
+        for norm in self.norms.values():
+            norm.build(input_shape)
+        self.input_spec = keras.InputSpec(axes={-1: input_shape[-1]})
+        self.built = True
+
+    def residual(self, name, x, sublayer, training=None):
+        """Adds a sub-layer's output to x, with the norm before or after."""
+        norm = self.norms[name]
+        dropout = self.dropouts[name]
+        outputs = sublayer(norm(x, training=training) if self.norm_first else x)
+        check_same_width(name, outputs, x)
+        x = x + dropout(outputs, training=training)
+        return x if self.norm_first else norm(x, training=training)
+
+    def call(
+        self,
+        inputs: TensorLike,
+        mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        causal = {"use_causal_mask": True} if self.causal else {}
+        attend = partial(self.self_attention, mask=mask, training=training, **causal)
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, attend, training)
+        return self.residual("feed_forward", x, transform, training)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in _OPTIONS}
+        own["activation"] = keras.activations.serialize(self.activation)
+        positions = self.positions
+        positions = positions and keras.saving.serialize_keras_object(positions)
+        return super().get_config() | own | {"positions": positions}
+
+    @classmethod
+    def from_keras(cls, layer: keras.layers.Layer) -> Self:
+        """Returns a layer with the weights and outputs of one of KerasHub's.
+
+        Args:
+            layer: A built `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`,
+                else a `TransformerDecoder`.
+
+        Example:
+            >>> theirs = keras_hub.layers.TransformerEncoder(8, num_heads=2)
+            >>> theirs.build((None, None, 6))
+            >>> layer = EncoderLayer.from_keras(theirs)
+        """
+        return layer_from_keras_hub(cls, layer)
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@_documented
+class EncoderLayer(TransformerLayer):
+    """One encoder layer: self-attention, then a feed-forward network.
+
+    Section 3.1 and figure 1 (left) of Vaswani et al., 2017. To use another sub-layer,
+    override `make_attention`, `make_feed_forward` or `make_norm`.
+
+    Args:
+        {options}
+        positions: Positions inside self-attention: "rotary", "alibi", an object such as
+            `RotaryPositions`, or `None`.
+        **options: See `FeedForward`; they apply to all sub-layers.
+    Call arguments:
+        inputs: Float tensor (B, S, D).
+        mask: Boolean tensor (B, S), (B, 1, S) or (B, S, S), True where a position may
+            be attended to; default the Keras mask of `inputs`.
+    Returns:
+        Float tensor (B, S, D).
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument is out of range, or the width of the inputs is not a
+            multiple of `num_heads` and `key_dim` is not given.
+
+    Example:
+        >>> layer = EncoderLayer(num_heads=2, d_ff=8)
+        >>> layer(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
+    """
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@_documented
+class CausalLayer(TransformerLayer):
+    """An encoder layer in which no position attends to a later one.
+
+    The layer of the decoder-only Transformer: Liu et al., 2018, section 4.2.3,
+    https://arxiv.org/abs/1801.10198. `step` decodes one position, with the results of
+    `step_weights` and `initial_cache`.
+
+    Args:
+        {options}
+        positions: See `EncoderLayer`.
+        **options: See `EncoderLayer`.
+    Call arguments:
+        inputs: Float tensor (B, T, D).
+        mask: Boolean tensor (B, T), (B, 1, T) or (B, T, T), True where a position that
+            is not later may be attended to; default the Keras mask of `inputs`.
+    Returns:
+        Float tensor (B, T, D).
+
+    Example:
+        >>> layer = CausalLayer(num_heads=2, d_ff=8)
+        >>> layer(np.ones((1, 5, 6), "float32")).shape  # (1, 5, 6)
+    """
+
+    causal = True
+
+    def step_weights(self) -> Nest:
+        """Returns the prepared matrices of `step`."""
+        return {"past": self.self_attention.step_weights()}
+
+    def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
+        """Returns the empty cache of `step`; see `MultiHeadAttention.initial_cache`."""
+        return self.self_attention.initial_cache(sentences, hypotheses, length)
+
+    def step(
+        self,
+        inputs: TensorLike,
+        cache: Nest,
+        place: Nest,
+        masks: Nest,
+        weights: Nest,
+        source: Nest = None,
+    ) -> tuple[Tensor, Nest]:
+        """Computes one position of N hypotheses per sentence, as `call` does.
+
+        Returns the output (B, N, D) and the new cache.
+
+        Args:
+            inputs: See `MultiHeadAttention.step`, as for `cache` and `place`.
+            masks: The `prepare_mask` of the past and of the source.
+            weights: `step_weights()`.
+            source: `keys_and_values` of the source, or `None`.
+        """
+        past_mask, source_mask = masks
+
+        def look_back(x):
+            nonlocal cache
+            past = cache, place, past_mask, weights["past"]
+            x, cache = self.self_attention.step(x, *past)
+            return x
+
+        x = self.residual("self_attention", inputs, look_back)
+        if source is not None:
+            look_up = self.cross_attention.look_up
+            seen = source, source_mask, weights["source"]
+            x = self.residual("cross_attention", x, lambda x: look_up(x, *seen))
+        x = self.residual("feed_forward", x, self.feed_forward)
+        return x, cache
+
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+@_documented
+class DecoderLayer(CausalLayer):
+    """One decoder layer: causal self-attention, cross-attention, feed-forward network.
+
+    Section 3.1 and figure 1 (right) of Vaswani et al., 2017. `step` decodes one
+    position, with the results of `step_weights`, `initial_cache` and `keys_and_values`.
+
+    Args:
+        {options}
+        positions: See `EncoderLayer`.
+        **options: See `EncoderLayer`.
+    Call arguments:
+        inputs: Float tensor (B, T, D).
+        encoder_output: Float tensor (B, S, D_encoder).
+        mask: See `CausalLayer`.
+        encoder_output_mask: Boolean tensor (B, S), (B, 1, S) or (B, T, S); default the
+            Keras mask of `encoder_output`.
+    Returns:
+        Float tensor (B, T, D).
+
+    Example:
+        >>> layer = DecoderLayer(num_heads=2, d_ff=8)
+        >>> target, source = np.ones((1, 4, 6)), np.ones((1, 5, 6))
+        >>> layer(target, source).shape  # (1, 4, 6)
+    """
+
+    sublayers = ("self_attention", "cross_attention", "feed_forward")
+
+    def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:
+        check_known_width(self, encoder_output=encoder_output_shape)
+        super().build(inputs_shape)
+        self.cross_attention = self.make_attention("cross_attention", inputs_shape[-1])
+        self.cross_attention.build(inputs_shape, encoder_output_shape)
+
+    def compute_output_shape(
+        self, inputs_shape: Shape, encoder_output_shape: Shape | None = None
+    ) -> Shape:
+        return tuple(inputs_shape)
+
+    def call(
+        self,
+        inputs: TensorLike,
+        encoder_output: TensorLike,
+        mask: TensorLike | None = None,
+        encoder_output_mask: TensorLike | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
+        mask = carried_mask(inputs) if mask is None else mask
+        causal = {"mask": mask, "use_causal_mask": True, "training": training}
+        look_back = partial(self.self_attention, **causal)
+        source = {"value": encoder_output, "mask": encoder_output_mask}
+        look_across = partial(self.cross_attention, **source, training=training)
+        transform = partial(self.feed_forward, training=training)
+        x = self.residual("self_attention", inputs, look_back, training)
+        x = self.residual("cross_attention", x, look_across, training)
+        return self.residual("feed_forward", x, transform, training)
+
+    def step_weights(self) -> Nest:
+        """Returns the prepared matrices of `step`, for both attentions."""
+        source = self.cross_attention.step_weights(across=True)
+        return super().step_weights() | {"source": source}
+
+    def keys_and_values(self, encoder_output: TensorLike) -> Nest:
+        """Returns keys and values of the encoder's output (B, S, D)."""
+        return self.cross_attention.keys_and_values(encoder_output)

@@ -1,0 +1,436 @@
+"""Decoding of ids to ids, without TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.config.options import check_number
+from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.own_model import OwnModel
+from keras_transformer.nn.kernels.execution import keeps_shapes
+from keras_transformer.nn.kernels.ids import check_ids
+from keras_transformer.search.beam import FIRST_ROOM, beam_search
+from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.recorded import RecordedStep, records_steps
+from keras_transformer.search.sampling import sample
+from keras_transformer.search.shortlist import Shortlist
+from keras_transformer.search.tokens import (
+    IMPOSSIBLE,
+    Constraints,
+    DecodingResult,
+    SpecialIds,
+    check_constraints,
+    score_in_parts,
+)
+from keras_transformer.types import Nest, Tensor, TensorLike
+
+
+class _Decoding:
+    """A model and the options of its search."""
+
+    def __init__(self, model, config, weights=None, shortlist=None):
+        self.model = model
+        self.config = config
+        self.weights = weights
+        self.shortlist = shortlist
+        self._recorded = RecordedStep(model) if records_steps(model) else None
+
+    def _rules(self, longest, prefix=None, weights=None):
+        """Returns the options of a search for at most `longest` tokens."""
+        model = self.model
+        config = self.config
+        sizes = model.config
+        weights = weights or self.weights or model.decoding_weights()
+        size = config.no_repeat_ngram_size
+        # A graph of unknown length would compare size - 1 times.
+        if isinstance(longest, int) and size >= longest:
+            size = 0
+        never = None if config.allow_unknown else sizes.unknown_id
+        step = functools.partial(model.decode_step, weights=weights)
+        if self._recorded is not None:
+            step = self._recorded.start(weights)
+        return {
+            "step": step,
+            "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
+            "alpha": config.length_penalty,
+            "length_penalty_form": config.length_penalty_form,
+            "constraints": Constraints(config.min_output_length, size, prefix, never),
+        }
+
+    def _draw(self, state, uniforms, temperature, max_lengths, limit, rules):
+        return sample(
+            state=state,
+            uniforms=uniforms,
+            temperature=temperature,
+            max_lengths=max_lengths,
+            limit=limit,
+            top_k=self.config.top_k,
+            top_p=self.config.top_p,
+            **rules,
+        )
+
+
+class Generator(_Decoding):
+    """Decodes, samples and scores target ids from source ids.
+
+    Sources are integer tensors (B, S), each row ending with the end id, then padding.
+
+    Args:
+        model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
+            target_in)` to logits (B, T, V), where no target position sees a later one.
+        config: Options of decoding.
+        weights: `model.decoding_weights()` to reuse; default computed at each call.
+        fixed_shapes: Whether shapes depend only on those of the inputs, as on JAX and
+            in a TensorFlow graph that XLA compiles; slower elsewhere.
+        shortlist: A `Shortlist` of the pieces that `search` scores; default all.
+    Raises:
+        TypeError: If `model` is not such a model.
+        ValueError: If `config` allows outputs longer than the learned positions, a
+            target position sees a later one, or `shortlist` does not fit the model.
+
+    Example:
+        >>> generator = Generator(model, DecodingConfig(beam_size=4))
+        >>> result = generator.search(np.array([[5, 6, 2]]), np.array([3]))
+        >>> result.ids.shape  # (1, 1, T)
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        config: DecodingConfig,
+        weights: Nest = None,
+        fixed_shapes: bool = False,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        # Step by step, from a source.
+        decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
+        super().__init__(
+            model if decodes else OwnModel(model), config, weights, shortlist
+        )
+        if shortlist is not None:
+            shortlist.check_fit(self.model, config.beam_size)
+        self.longest = config.longest_output  # tokens of any output
+        # A loop in a graph would read past the table without an error.
+        self.model.config.check_positions(
+            self.longest, "the longest output: lower `max_output_length`"
+        )
+        # A step is recorded for each shape of its inputs.
+        self.fixed_shapes = fixed_shapes or records_steps(self.model)
+        compiled = functools.partial(Compiled, model=self.model)
+        source = self._padded_source()
+        both = source | {1: self.longest}
+        self._searched = compiled(
+            self._search,
+            columns=source | {2: self.longest},
+            options=self._options_of_search,
+        )
+        self._sampled = compiled(self._sample, columns=source)
+        self._scored = compiled(self._score, columns=both, cut={1: 1})
+        self._attended = compiled(self._attend, columns=both, cut={2: 1, 3: 0})
+
+    def search(
+        self,
+        source: TensorLike,
+        lengths: TensorLike | None = None,
+        prefix: TensorLike | None = None,
+        prefix_lengths: TensorLike | int = 0,
+        n_best: int = 1,
+    ) -> DecodingResult:
+        """Returns the `n_best` targets of each source, a `DecodingResult`.
+
+        Args:
+            source: Integer tensor (B, S).
+            lengths: Integer tensor (B,) of source lengths (tokens, the end token
+                counted), which limit the outputs; or `None`.
+            prefix: Integer tensor (B, P), the first ids of the targets, padded.
+            prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
+            n_best: Targets per source.
+        """
+        if prefix is not None:
+            self._check_targets("prefix", prefix)
+        inputs = source, lengths, prefix, prefix_lengths
+        return self._searched(*inputs, n_best=n_best)
+
+    def _search(self, source, lengths, prefix, prefix_lengths, n_best, size=None):
+        config = self.config
+        model = self.model
+        source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
+        keeps_shapes = self._keeps_shapes()
+        room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
+        weights = self.weights or model.decoding_weights()
+        if self.shortlist is not None:
+            given = () if prefix is None else (prefix,)
+            vocabulary = model.config.target_vocabulary_size
+            if keeps_shapes and size is None:
+                size = vocabulary
+            chosen = self.shortlist.candidates(source, *given, size=size)
+            if prefix is not None:
+                prefix = self.shortlist.places(chosen, prefix)
+            is_piece = None if size is None else chosen < vocabulary
+            chosen = ops.minimum(chosen, vocabulary - 1)
+            weights = model.narrowed(weights, chosen)
+        rules = self._rules(self.longest, prefix, weights)
+        if self.shortlist is not None:  # The search knows tokens by their places.
+            step = rules["step"]
+
+            def narrow_step(ids, parents, state):
+                logits, state = step(ops.take(chosen, ids), parents, state)
+                if is_piece is not None:
+                    logits = ops.where(is_piece, logits, IMPOSSIBLE)
+                return logits, state
+
+            rules["step"] = narrow_step
+        result = beam_search(
+            state=model.start_decoding(source, room, config.beam_size),
+            max_lengths=longest,
+            limit=limit,
+            beam_size=config.beam_size,
+            n_best=n_best,
+            resize=None if keeps_shapes else model.resize_decoding,
+            ends_within_beam=config.ends_within_beam,
+            **rules,
+        )
+        if self.shortlist is None:
+            return result
+        return result._replace(ids=ops.take(chosen, result.ids))
+
+    def sample(
+        self,
+        source: TensorLike,
+        lengths: TensorLike | None,
+        uniforms: TensorLike,
+        temperature: TensorLike,
+    ) -> DecodingResult:
+        """Samples a target of each source, a `DecodingResult`.
+
+        `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
+        (B,) is from 0 (greedy) to infinity (uniform). See `search` for the others.
+        """
+        return self._sampled(source, lengths, uniforms, temperature)
+
+    def _sample(self, source, lengths, uniforms, temperature):
+        source, longest, limit = self._sizes(source, lengths)
+        state = self.model.start_decoding(source, limit)
+        rules = self._rules(self.longest)
+        return self._draw(state, uniforms, temperature, longest, limit, rules)
+
+    def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
+        """Returns the log-probability (B, T) of each token of given targets (nats).
+
+        `source` (B, S) and `target_out` (B, T) end with the end token, then padding.
+        """
+        self._check_targets("target_out", target_out)
+        return self._scored(source, target_out)
+
+    def _score(self, source, target_out):
+        encoded = self.model.encode(source)
+        states = self.model.decode_states(self._target_in(target_out), *encoded)
+        pad_id = self.model.config.pad_id
+        return score_in_parts(self.model.logits, states, target_out, pad_id)
+
+    def attention(self, source: TensorLike, target_out: TensorLike) -> Tensor:
+        """Returns the attention (B, H, T, S) that predicts each target token.
+
+        Takes the arguments of `score`; the attention of padding is 0.
+        """
+        if self.model.attention is None:
+            raise ValueError("`align` needs a model with a `DecoderLayer`.")
+        self._check_targets("target_out", target_out)
+        return self._attended(source, target_out)
+
+    def _attend(self, source, target_out):
+        target_in = self._target_in(target_out)
+        layer = self.config.alignment_layer
+        encoded = self.model.encode(source)
+        attention = self.model.attention(target_in, *encoded, layer=layer)
+        is_token = ops.not_equal(target_out, self.model.config.pad_id)
+        is_token = ops.expand_dims(ops.cast(is_token, "float32"), (1, 3))
+        return ops.cast(attention, "float32") * is_token
+
+    def _check_targets(self, name, ids):
+        sizes = self.model.config
+        check_ids(name, ids, sizes.target_vocabulary_size, sizes.pad_id)
+
+    def _target_in(self, target_out):
+        target_in = ops.cast(target_out, "int32")[:, :-1]
+        start_id = self.model.config.start_id
+        return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
+
+    def _padded_source(self):
+        """Returns how long padding may make a source (tokens), for `Compiled`."""
+        longest = self.config.max_source_length
+        model = self.model
+        try:
+            model.config.check_positions(longest, "the longest source")
+        except ValueError:
+            longest = self.longest  # It has been checked.
+        is_own = isinstance(model, OwnModel) and keeps_shapes()
+        return {} if is_own and not model.ignores_padding(longest) else {0: longest}
+
+    def _options_of_search(self, source, lengths, prefix, prefix_lengths):
+        """Returns options of `_search` for given inputs: the size of the shortlist."""
+        if self.shortlist is None or not self._keeps_shapes():
+            return {}
+        given = [source] if prefix is None else [source, prefix]
+        return {"size": self.shortlist.size_for(*given)}
+
+    def _keeps_shapes(self):
+        """Whether shapes must depend only on those of the inputs."""
+        return self.fixed_shapes or keeps_shapes()
+
+    def _sizes(self, source, lengths, prefix=None, prefix_lengths=0):
+        """Returns the source, the longest output (B,) of each, and of all."""
+        longest = self.longest
+        extra = self.config.max_extra_length
+        if source.shape[1] == 0:
+            pad_id = self.model.config.pad_id
+            source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
+        if lengths is None:
+            of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
+            # A graph must not know the width, which grows in its loop.
+            limit = longest if self._keeps_shapes() else ops.max(of_each, initial=1)
+            return source, of_each, limit
+        # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
+        lengths = ops.cast(lengths, "int32")
+        begun = ops.cast(prefix_lengths, "int32")
+        of_source = ops.where(lengths <= 1, 1, lengths + extra)
+        begun = ops.where(begun > 0, begun + 1 + extra, 1)
+        of_each = ops.minimum(ops.maximum(of_source, begun), longest)
+        if not self._keeps_shapes():
+            return source, of_each, ops.max(of_each, initial=1)  # 1 in an empty batch
+        widths = [ops.shape(source)[1]]
+        if prefix is not None:
+            widths.append(ops.shape(prefix)[1] + 1)
+        if all(isinstance(width, int) for width in widths):
+            return source, of_each, min(max(widths) + extra, longest)
+        width = ops.max(ops.stack(widths))
+        return source, of_each, ops.minimum(width + extra, longest)
+
+
+class LanguageSampler(_Decoding):
+    """Samples continuations of texts.
+
+    Args:
+        model: A `LanguageModel`.
+        top_k: Number of most probable tokens to draw from; default all.
+        top_p: Probability to draw from, in (0, 1]; default all.
+        min_length: Shortest text (tokens, prompt and end token counted), at least 1.
+        no_repeat_ngram_size: Size of n-grams that are never repeated; 0 allows all.
+    Call arguments:
+        prompts: Integer array (B, P), the first tokens of the texts without a start
+            token, each row padded at its end; (B, 0) for none.
+        length: Longest text (tokens, prompt and end token counted).
+        temperature: Divisor of the logits, from 0 (greedy) to infinity (uniform).
+        seed: Row i uses the seed `seed` + i, whatever its batch.
+    Returns:
+        A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
+        the prompt. Log-probabilities are the model's and include the prompt.
+    Raises:
+        TypeError: If `model` is not a `LanguageModel`.
+        ValueError: If an argument is out of range, or there are fewer learned positions
+            than `length`.
+
+    Example:
+        >>> sampler = LanguageSampler(model, top_k=40)
+        >>> result = sampler(np.array([[5, 9]]), length=20, temperature=0.8, seed=1)
+        >>> result.ids[0, 0]  # 20 tokens, beginning with 5 and 9
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_length: int = 1,
+        no_repeat_ngram_size: int = 0,
+    ) -> None:
+        if not isinstance(model, LanguageModel):
+            raise TypeError(
+                "`model` must be a `LanguageModel`; a `Generator` takes models of "
+                f"source and target. Received: a {type(model).__name__}"
+            )
+        check_constraints(Constraints(min_length, no_repeat_ngram_size))
+        config = DecodingConfig(
+            top_k=top_k,
+            top_p=top_p,
+            min_output_length=min_length,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            length_penalty=0.0,
+        )
+        super().__init__(model, config)
+        longest = model.config.max_positions
+        self._drawn = Compiled(
+            self.draw, model, columns={0: longest, 1: longest}, cut={2: 1}
+        )
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> DecodingResult:
+        prompts = np.asarray(prompts, "int32")
+        if prompts.ndim != 2:
+            raise ValueError(
+                "`prompts` must have one row a text, shape (B, P). Received: shape "
+                f"{prompts.shape}"
+            )
+        check_number("length", length, int, minimum=1)
+        if length < prompts.shape[1]:
+            raise ValueError(
+                "`length` must be at least that of the prompts. Received: "
+                f"length={length}, prompts of {prompts.shape[1]} tokens"
+            )
+        check_number("temperature", temperature, finite=False, minimum=0)
+        check_number("seed", seed, int, minimum=0)
+        size = self.model.config.vocabulary_size
+        if np.any((prompts < 0) | (prompts >= size)):
+            raise ValueError(
+                "`prompts` must hold ids of the vocabulary, from 0 to "
+                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
+            )
+        self.model.config.check_positions(length, "`length`")
+        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
+            return self._without_ngrams(prompts, length, temperature, seed)
+        batch = len(prompts)
+        uniforms = np.empty((len(prompts), length), "float32")
+        for i in range(batch):
+            uniforms[i] = np.random.default_rng(seed + i).random(length)
+        temperatures = np.full(batch, temperature, "float32")
+        lengths = np.full(batch, length, "int32")
+        return self._drawn(prompts, uniforms, temperatures, lengths)
+
+    @functools.cached_property
+    def _without_ngrams(self):
+        """The sampler that may repeat n-grams."""
+        # A graph of any length would compare every token of a long n-gram.
+        config = self.config
+        return LanguageSampler(
+            self.model, config.top_k, config.top_p, config.min_output_length
+        )
+
+    def draw(
+        self,
+        prompts: TensorLike,
+        uniforms: TensorLike,
+        temperature: TensorLike,
+        lengths: TensorLike | None = None,
+    ) -> DecodingResult:
+        """Samples continuations from given numbers; checks nothing.
+
+        `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of
+        the longest texts, by default L tokens.
+        """
+        batch, length = ops.shape(uniforms)
+        state = self.model.start_decoding(batch, length)
+        if lengths is None:
+            lengths = ops.full((batch,), length, dtype="int32")
+        rules = self._rules(length, prompts)
+        return self._draw(state, uniforms, temperature, lengths, length, rules)

@@ -1,0 +1,222 @@
+"""What every translator does with texts, and what it returns.
+
+This file only needs NumPy. A LiteRT export has a copy of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Translation(NamedTuple):
+    """A translation and its score: log-probability (nats) over length penalty."""
+
+    text: str
+    score: float
+    truncated: bool  #: whether the source, or a prefix, was too long and was cut
+
+
+class Score(NamedTuple):
+    """The log-probability of a given translation."""
+
+    log_probability: float  #: nats, of all tokens with the end token
+    tokens: list[str]  #: T pieces
+    token_log_probabilities: np.ndarray  #: (T,) float32, nats
+    truncated: bool  #: whether either text was too long and was cut
+
+
+class Alignment(NamedTuple):
+    """A translation, and the attention of its tokens to those of the source."""
+
+    translation: str
+    source_tokens: list[str]  #: S pieces
+    target_tokens: list[str]  #: T pieces
+    attention: np.ndarray  #: (T, S) float32, or (H, T, S) per head
+    truncated: bool  #: whether the source was too long and was cut
+
+
+class TextTranslator:
+    """Base class of the translators, and their methods.
+
+    A method takes any number of texts, `batch_size` at a time, and returns results in
+    the same order. It raises `TypeError` unless texts are sequences of strings, and
+    `ValueError` if these differ in length or a number is out of range.
+
+    A text longer than the longest source is cut, and the result is `truncated`. A text
+    of spaces only has an empty translation with score 0.
+
+    A subclass has `path`, `most`, the largest `n_best`, and `_run(name, *columns)` with
+    the outputs of the signature `name` of a SavedModel, strings as `str`.
+    """
+
+    most: int
+    batch_size = 32
+    _run: Callable[..., dict[str, Any]]
+
+    def __repr__(self):
+        return f"<{type(self).__name__}: {self.path}>"
+
+    def __call__(self, texts: str | Sequence[str]) -> str | list[str]:
+        """Returns the best translation of a text, or the list of those of texts."""
+        if isinstance(texts, str):
+            return self([texts])[0]
+        return [best[0].text for best in self.translate(texts)]
+
+    def translate(
+        self, texts: Sequence[str], n_best: int = 1
+    ) -> list[list[Translation]]:
+        """Returns up to `n_best` scored translations of each text, best first.
+
+        `n_best` is at most the beam size, or the `n_best` of an export. If the search
+        finds none, the only translation is empty with score -inf.
+        """
+        check_integer("n_best", n_best)
+        if not 1 <= n_best <= self.most:
+            raise ValueError(
+                f"`n_best` must be from 1 to {self.most}, the beam size or the "
+                f"`n_best` of the export. Received: n_best={n_best!r}"
+            )
+        results = []
+        for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
+            is_cut = bool(row["truncated"])
+            found = [
+                Translation(text, float(score), is_cut)
+                for text, score in zip(row["translations"], row["scores"], strict=True)
+                if np.isfinite(score)
+            ]
+            results.append(found[:n_best] or [Translation("", -math.inf, is_cut)])
+        return results
+
+    def complete(
+        self, texts: Sequence[str], prefixes: Sequence[str]
+    ) -> list[Translation]:
+        """Returns the best translation of each text that begins with its prefix."""
+        columns = {"texts": texts, "prefixes": prefixes}
+        return list(map(_best_of, self._rows("complete", columns)))
+
+    def sample(
+        self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0
+    ) -> list[Translation]:
+        """Samples a translation of each text, with `top_k` and `top_p` of the search.
+
+        The temperature divides the logits, from 0 (greedy) to infinity (uniform), but
+        not the scores. Text i uses the seed `seed` + i in any batch. LiteRT draws
+        other translations than TensorFlow, and needs a seed of at least 0.
+        """
+        is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
+        if not is_number or not temperature >= 0:  # such as NaN
+            raise ValueError(
+                "`temperature` must be a number, at least 0. Received: "
+                f"temperature={temperature!r}"
+            )
+        texts = _texts_of("texts", texts)
+        check_integer("seed", seed)
+        numbers = [temperature] * len(texts), range(seed, seed + len(texts))
+        rows = self._rows("sample", {"texts": texts}, numbers=numbers)
+        return list(map(_best_of, rows))
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
+        scores = []
+        columns = {"sources": sources, "targets": targets}
+        for row in self._rows("score", columns):
+            tokens = [token for token in row["tokens"] if token]
+            scores.append(
+                Score(
+                    log_probability=float(row["log_probability"]),
+                    tokens=tokens,
+                    token_log_probabilities=row["token_log_probabilities"][
+                        : len(tokens)
+                    ],
+                    truncated=bool(row["truncated"]),
+                )
+            )
+        return scores
+
+    def align(self, texts: Sequence[str], per_head: bool = False) -> list[Alignment]:
+        """Translates texts; returns the `Alignment` of each.
+
+        Its attention is the mean over heads, or with `per_head` that of each head,
+        which a SavedModel does not have.
+        """
+        alignments = []
+        for row in self._rows("align", {"texts": texts}, per_head=per_head):
+            source = [token for token in row["source_tokens"] if token]
+            target = [token for token in row["target_tokens"] if token]
+            alignments.append(
+                Alignment(
+                    translation=row["translation"],
+                    source_tokens=source,
+                    target_tokens=target,
+                    attention=row["attention"][..., : len(target), : len(source)],
+                    truncated=bool(row["truncated"]),
+                )
+            )
+        return alignments
+
+    def _rows(self, name, columns, numbers=(), **options):
+        """Runs a signature on columns of texts and numbers; returns a row a text."""
+        texts = [_texts_of(key, column) for key, column in columns.items()]
+        if len({len(column) for column in texts}) > 1:
+            raise ValueError(
+                "All inputs must have the same number of texts. Received: "
+                f"{', '.join(str(len(column)) for column in texts)}"
+            )
+        batch_size = self.batch_size
+        check_integer("batch_size", batch_size)
+        if batch_size < 1:
+            raise ValueError(
+                f"`batch_size` must be at least 1. Received: batch_size={batch_size!r}"
+            )
+        rows: list[Any] = [None] * len(texts[0])
+        # Sentences of similar length in a batch need little padding.
+        order = sorted(range(len(rows)), key=lambda i: len(texts[0][i]))
+        for start in range(0, len(order), batch_size):
+            places = order[start : start + batch_size]
+            batch = ([column[i] for i in places] for column in (*texts, *numbers))
+            outputs = self._run(name, *batch, **options)
+            results = zip(*outputs.values(), strict=True)
+            for place, result in zip(places, results, strict=True):
+                rows[place] = dict(zip(outputs, result, strict=True))
+        return rows
+
+
+def check_integer(name, value):
+    """Raises `ValueError` unless a value is an integer, which True is not."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
+
+
+def _texts_of(name, column):
+    """Returns a sequence of texts as a list, or raises an error."""
+    is_sequence = (
+        hasattr(column, "__len__")
+        and not isinstance(column, str | bytes | Mapping | Set)
+        and getattr(column, "ndim", 1) == 1
+    )
+    texts = list(column) if is_sequence else []
+    if not is_sequence or not all(isinstance(text, str) for text in texts):
+        raise TypeError(
+            f"`{name}` must be a sequence of strings, such as ['A sentence.']. "
+            f"Received: {column!r:.100}"
+        )
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:  # Half a character, or bytes of a terminal.
+            raise ValueError(
+                f"`{name}` must be Unicode. Received: {text!r:.100}"
+            ) from error
+    return texts
+
+
+def _best_of(row):
+    """Returns the `Translation` in a row of outputs."""
+    return Translation(
+        row["translation"], float(row["score"]), truncated=bool(row["truncated"])
+    )

@@ -1,0 +1,191 @@
+"""Translation of text to text. Needs TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import keras
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.config.options import check_choice
+from keras_transformer.files import replacing, trained_directory, write_json
+from keras_transformer.models.ensemble import Ensemble
+from keras_transformer.models.loading import load_model
+from keras_transformer.models.own_model import OwnModel
+from keras_transformer.search.pipeline import Pipeline, check_fit
+from keras_transformer.search.shortlist import Shortlist
+from keras_transformer.search.translation import TextTranslator
+from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+
+class Translator(TextTranslator):
+    """Translates sentences with a trained model.
+
+    On the TensorFlow backend translation is one graph, which `export` writes; on JAX
+    and PyTorch only the tokenizers run in TensorFlow. The methods of `TextTranslator`
+    return results in the order of the texts. A text longer than
+    `config.max_source_length` is cut; an empty text has an empty translation with score
+    0.
+
+    Args:
+        model: A `Transformer`, an `Ensemble`, or any Keras model that a `Generator`
+            takes; `model` of the translator then is an `OwnModel`.
+        tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
+        config: Options of decoding.
+        shortlist: A `Shortlist` of the pieces that a search scores; default all.
+
+    Raises:
+        TypeError: If `model` is not such a model.
+        ValueError: If the vocabularies do not fit the model, there are fewer learned
+            positions than the longest source or target, or a target position sees a
+            later one.
+
+    Example:
+        >>> translator = Translator.load("runs/en-de")
+        >>> translator(["Two men are talking."])
+        ['Zwei Männer unterhalten sich.']
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizers: TokenizerPair,
+        config: DecodingConfig | None = None,
+        shortlist: Shortlist | None = None,
+    ) -> None:
+        self.tokenizers = tokenizers
+        self.shortlist = shortlist
+        self.config = DecodingConfig() if config is None else config
+        self._pipeline = Pipeline(model, tokenizers, self.config, None, shortlist)
+        self.model = self._pipeline.generator.model
+        check_fit(self.model, tokenizers, self.config)
+        self._run = self._pipeline.answer
+        self.most = self.config.beam_size
+
+    def __repr__(self):
+        model = self.model.model if isinstance(self.model, OwnModel) else self.model
+        kind = type(model).__name__
+        size = model.count_params()
+        return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
+
+    @classmethod
+    def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
+        """Loads a translator from the directory of `save` or of a training run.
+
+        Args:
+            directory: Directory with model.keras, tokenizer and decoding.json.
+            config: Options of decoding; default as saved.
+
+        Raises:
+            FileNotFoundError: If a part is missing.
+            ValueError: If a part is damaged or does not fit the others.
+        """
+        directory = trained_directory(directory)
+        model = load_model(directory / "model.keras")
+        if config is None:
+            config = DecodingConfig.load(directory / "decoding.json")
+        return cls(model, TokenizerPair.load(directory / "tokenizer"), config)
+
+    @classmethod
+    def ensemble(
+        cls,
+        members: Sequence[Translator | str | Path],
+        config: DecodingConfig | None = None,
+    ) -> Self:
+        """Returns a translator that averages the probabilities of several.
+
+        Members may differ in size. `align` returns the mean of their attention,
+        `per_head` that of each.
+
+        Args:
+            members: Two or more translators, or directories that `load` takes.
+            config: Options of decoding; default those of the first member.
+
+        Returns:
+            A `Translator`, which can be exported but not saved.
+
+        Raises:
+            FileNotFoundError: If a directory has no translator.
+            ValueError: If there are too few members, or they have different tokenizers.
+
+        Example:
+            >>> Translator.ensemble(["runs/a", "runs/b"]).export("saved_models/en-de")
+        """
+        joined = [m if isinstance(m, Translator) else cls.load(m) for m in members]
+        for number, member in enumerate(joined, start=1):
+            if not member.tokenizers.same_as(joined[0].tokenizers):
+                raise ValueError(
+                    "The members of an ensemble must have one tokenizer. Received: "
+                    f"member {number} with another than the first"
+                )
+        model = Ensemble([member.model for member in joined])
+        return cls(model, joined[0].tokenizers, config or joined[0].config)
+
+    def save(self, directory: str | Path) -> None:
+        """Writes model.keras, the tokenizer with its digests, and decoding.json.
+
+        Each file is written whole or not at all. Raises `ValueError` for an ensemble.
+        """
+        if isinstance(self.model, Ensemble):
+            raise ValueError(
+                "An ensemble cannot be saved: export it or save its members. Received: "
+                f"an ensemble of {len(self.model.members)}"
+            )
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.tokenizers.save(directory / "tokenizer")
+        write_json(directory / "decoding.json", self.config.to_dict())
+        with replacing(directory / "model.keras") as temporary:
+            self.model.save(temporary)
+        # Last, because matching digests show that every part is written.
+        self.tokenizers.save_digests(directory / "tokenizer")
+
+    def export(
+        self, path: str | Path, format: str = "saved_model", **options: Any
+    ) -> Path:
+        """Exports the translator for use elsewhere.
+
+        | format      | what is written                          | options             |
+        |-------------|------------------------------------------|---------------------|
+        | saved_model | a version for TensorFlow Serving, its    | dtype="float32",    |
+        |             | model card and configuration             | run, languages      |
+        | litert      | a directory that `LiteTranslator` loads  | quantize="none",    |
+        |             |                                          | languages           |
+        | web         | a page that translates in the browser    | quantize="int8",    |
+        |             |                                          | languages,          |
+        |             |                                          | litert_js, run      |
+        | ctranslate2 | a model for CTranslate2, an engine in    | quantize="none"     |
+        |             | C++                                      |                     |
+        | safetensors | weights that any program reads           |                     |
+
+        The functions `export_saved_model`, `export_litert`, `export_web`,
+        `export_ctranslate2` and `export_safetensors` of `keras_transformer.formats`
+        document the options.
+
+        Args:
+            path: Directory to create; for a SavedModel a version, such as
+                "saved_models/en-de/1", or "saved_models/en-de" for the next version.
+            format: A format of the table.
+            **options: Options of the format.
+
+        Returns:
+            The directory that was written.
+
+        Raises:
+            FileExistsError: If it exists.
+            TypeError: If the format has no such option.
+            ValueError: If the format is unknown, an option is out of range, or the
+                format does not support the model or the tokenizers.
+
+        Example:
+            >>> translator = Translator.load("runs/en-de")
+            >>> translator.export("saved_models/en-de", languages=("en", "de"))
+            >>> translator.export("lite/en-de", "litert", quantize="int8")
+        """
+        # The only import upwards: what is written depends on what a translator is.
+        from keras_transformer.formats.exporters import EXPORTERS
+
+        check_choice("format", format, EXPORTERS)
+        return EXPORTERS[format](self, path, **options)

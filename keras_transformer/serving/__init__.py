@@ -1,5 +1,0 @@
-"""A local server with TensorFlow Serving's REST interface, for trying an export."""
-
-from keras_transformer.serving.server import serve
-
-__all__ = ["serve"]
