@@ -17,16 +17,8 @@ import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
-from keras_transformer import (
-    bulk,
-    cli,
-    decoding,
-    layers,
-    lite,
-    masks,
-    testing,
-    training,
-)
+from keras_transformer import layers, masks, search, testing, training
+from keras_transformer.apps import bulk, cli
 from keras_transformer.apps.serving import server
 from keras_transformer.config.layer_config import SublayerConfig
 from tests import tiny_run
@@ -130,19 +122,19 @@ LIMITS = {"max_lengths": [7], "limit": 7, "special_ids": kt.SpecialIds()}
 DRAWN = {"temperature": [1.0], "uniforms": np.zeros((1, 7))}
 
 
-def search(step=step, constraints=None, **options):
+def find(step=step, constraints=None, **options):
     options = LIMITS | {"beam_size": 3} | options
     if constraints:
-        options["constraints"] = decoding.Constraints(**constraints)
-    return decoding.beam_search(step, (), **options)
+        options["constraints"] = search.Constraints(**constraints)
+    return search.beam_search(step, (), **options)
 
 
 def constrained(**constraints):
-    return search(constraints=constraints)
+    return find(constraints=constraints)
 
 
 def draw(step=step, **options):
-    return decoding.sample(step, (), **LIMITS | DRAWN | options)
+    return search.sample(step, (), **LIMITS | DRAWN | options)
 
 
 def generator():
@@ -443,21 +435,21 @@ ERRORS = {
     "language_model(pad_id=1, start_id=0).compile('sgd', kt.MaskedCrossentropy())":
         PADDING,
     # Decoding.
-    "search(beam_size=0)": "`beam_size` must be at least 1",
-    "search(limit=0)": "`limit` must be at least 1",
-    "search(n_best=5)": "`n_best` must be from 1 to `beam_size`",
-    "search(n_best=0)": "`n_best` must be from 1 to `beam_size`",
-    "search(alpha=-0.1)": "`alpha` must be at least 0",
-    "search(alpha=float('nan'))": "`alpha` must be at least 0",
-    "search(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
-    "search(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
-    "search(max_lengths='7')": "`max_lengths` must have one number a sentence",
-    "search(constraints={'min_length': 0})": "`min_length` must be at least 1",
-    "search(constraints={'no_repeat_ngram_size': -1})":
+    "find(beam_size=0)": "`beam_size` must be at least 1",
+    "find(limit=0)": "`limit` must be at least 1",
+    "find(n_best=5)": "`n_best` must be from 1 to `beam_size`",
+    "find(n_best=0)": "`n_best` must be from 1 to `beam_size`",
+    "find(alpha=-0.1)": "`alpha` must be at least 0",
+    "find(alpha=float('nan'))": "`alpha` must be at least 0",
+    "find(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
+    "find(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
+    "find(max_lengths='7')": "`max_lengths` must have one number a sentence",
+    "find(constraints={'min_length': 0})": "`min_length` must be at least 1",
+    "find(constraints={'no_repeat_ngram_size': -1})":
         "`no_repeat_ngram_size` must be at",
-    "search(constraints={'prefix': np.zeros(3)})":
+    "find(constraints={'prefix': np.zeros(3)})":
         "`prefix` must have one row a sentence",
-    "search(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
+    "find(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
     "draw(limit=0)": "`limit` must be at least 1",
     "draw(alpha=-0.1)": "`alpha` must be at least 0",
@@ -473,7 +465,7 @@ ERRORS = {
     "draw(top_p=0.0)": "`top_p` must be above 0 and at most 1",
     "draw(top_p=1.1)": "`top_p` must be above 0 and at most 1",
     "draw(top_p=float('nan'))": "`top_p` must be above 0 and at most 1",
-    "draw(constraints=decoding.Constraints(min_length=0))":
+    "draw(constraints=search.Constraints(min_length=0))":
         "`min_length` must be at least 1",
     "draw(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
@@ -575,7 +567,7 @@ def test_what_cannot_be_meant_is_refused(call):
         eval(call, globals() | {"masks": masks})
 
 
-class Nobody(lite.TextTranslator):
+class Nobody(search.TextTranslator):
     """A translator of which nothing is asked that can be answered."""
 
     most = 3
@@ -667,7 +659,7 @@ NUMBERS = {
     # Decoding.
     "kt.beam_search, step, (), **LIMITS": "limit beam_size n_best; alpha",
     "kt.sample, step, (), **LIMITS, **DRAWN": "limit top_k?; top_p? alpha",
-    "decoding.length_penalty, length=3, alpha=1": "; length alpha",
+    "search.length_penalty, length=3, alpha=1": "; length alpha",
     "kt.reordering, step, ()": "beam_size",
     "constrained": "min_length no_repeat_ngram_size never?",
     "kt.LanguageSampler, language_model()":
@@ -722,7 +714,7 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_argument(call):
 # Records that take what they get, and what other rows and tests try.
 NOT_TRIED = {
     "SpecialIds",
-    "decoding.Constraints",
+    "search.Constraints",
     "Encoder",
     "mixed_pairs",
     "layers.TransformerLayer",
@@ -734,7 +726,7 @@ NOT_TRIED = {
 def test_every_public_name_that_takes_numbers_has_its_row():
     tried = " ".join(NUMBERS)
     names = [f"kt.{name}" for name in kt.__all__]
-    for part in (layers, decoding, bulk, training, testing):
+    for part in (layers, search, bulk, training, testing):
         folder = part.__name__.rpartition(".")[2]
         names += [f"{folder}.{x}" for x in part.__all__ if x not in kt.__all__]
     missing = set()

@@ -88,7 +88,12 @@ def package_files():
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
     names = {name for name in wheel.namelist() if not INFO.match(name)}
     assert names == package_files()
-    data = "py.typed", "__init__.pyi", "export/web_page/index.html", "cli/verbs.toml"
+    data = (
+        "py.typed",
+        "__init__.pyi",
+        "formats/web_page/index.html",
+        "apps/cli/verbs.toml",
+    )
     assert {f"keras_transformer/{name}" for name in data} <= names
     about = {INFO.sub("", name) for name in wheel.namelist() if INFO.match(name)}
     assert {"METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"} <= about
@@ -205,7 +210,9 @@ def test_the_stub_is_the_list_of_the_public_names(setup):
     names = []
     for node in ast.parse(stub).body:
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-            module = importlib.import_module(f"keras_transformer.{node.module}")
+            module = keras_transformer
+            if node.module:
+                module = importlib.import_module(f"keras_transformer.{node.module}")
             value = getattr(keras_transformer, alias.name)
             assert value is getattr(module, alias.name)
             assert alias.asname == alias.name  # Else it is private to type checkers.
@@ -318,7 +325,7 @@ try:
     kt.ExportedTranslator("none")
 except ImportError as error:
     print("ExportedTranslator", error)
-assert kt.cli.main(["quickstart"]) == 1
+assert kt.apps.cli.main(["quickstart"]) == 1
 """
     lines, errors = run(program, tmp_path)
     names = {line.partition(" ")[0] for line in lines}

@@ -9,7 +9,8 @@ from keras import ops
 from matplotlib.figure import Figure
 from PIL import Image
 
-from keras_transformer import RunConfig, Translator, cli, plots
+from keras_transformer import RunConfig, Translator, plots
+from keras_transformer.apps import cli
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_transformer import RunConfig, cli, training
+from keras_transformer import RunConfig, training
+from keras_transformer.apps import cli
 from keras_transformer.apps.cli import make_parser
 from keras_transformer.config.run_config import FINE_TUNING, PRESETS
 from tests import tiny_run

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from keras_transformer import RunConfig, cli, playground, serving
-from keras_transformer.apps.cli import export, flags, make_parser, use
+from keras_transformer import RunConfig
+from keras_transformer.apps import cli, playground, serving
+from keras_transformer.apps.cli import export_verbs, flags, make_parser, use_verbs
 from keras_transformer.search.translation import Translation
 from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
@@ -179,10 +180,10 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
 ):
     def translator_and_options(model, *words):
         options = make_parser().parse_args(["translate", str(model), *map(str, words)])
-        return use.load_translator(options), options
+        return use_verbs.load_translator(options), options
 
     def fingerprint(*words):
-        return use._fingerprint(*translator_and_options(*words))
+        return use_verbs._fingerprint(*translator_and_options(*words))
 
     assert fingerprint(saved_model) == fingerprint(saved_model)
     exported = (), ("--scores",), ("--n-best", 1), ("--n-best", 2)
@@ -220,7 +221,7 @@ def translating(monkeypatch):
                 rows = zip(texts, call(texts), strict=True)
                 return [[Translation(x, 0.0, len(text) > 100)] for text, x in rows]
 
-        monkeypatch.setattr(use, "load_translator", lambda _: Translating())
+        monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
 
     return use_function
 
@@ -232,7 +233,7 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
     content = "".join(f"{text}\n" for text in texts).encode()
     source.write_bytes(content)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    monkeypatch.setattr(use, "_fingerprint", lambda *_: "")
+    monkeypatch.setattr(use_verbs, "_fingerprint", lambda *_: "")
     translating(lambda texts: texts)
 
     def warnings_of(*numbers):
@@ -316,7 +317,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(flags, "trained_directory", lambda path: path)
     calls, run_of_a, languages = [], {"run": flags.Path("a")}, ["en", "de"]
     recorder = SimpleNamespace(export=lambda path, **more: calls.append(more) or path)
-    monkeypatch.setattr(export, "load_runs", lambda runs, options: recorder)
+    monkeypatch.setattr(export_verbs, "load_runs", lambda runs, options: recorder)
     for more, format, options in (
         ("", "saved_model", run_of_a),
         (
@@ -377,7 +378,7 @@ def test_an_error_is_one_line_and_a_status(monkeypatch, capsys, error, status, l
     def fail(options):
         raise error
 
-    monkeypatch.setattr(use, "load_translator", fail)
+    monkeypatch.setattr(use_verbs, "load_translator", fail)
     for json_too in ([], ["--json"]):
         assert run("translate", "any", "a", *json_too) == status
         printed = capsys.readouterr()
@@ -405,7 +406,7 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
 def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
     worst = Translation("", float("-inf"), False)
     translator = SimpleNamespace(translate=lambda texts, count: [[worst]])
-    monkeypatch.setattr(use, "load_translator", lambda _: translator)
+    monkeypatch.setattr(use_verbs, "load_translator", lambda _: translator)
     result, _ = objects(capsys, "translate", "any", "a")
     expected = {"source": "a", "text": "", "score": None, "truncated": False}
     assert result["translations"] == [expected]

@@ -18,8 +18,8 @@ from keras_transformer import (
     EncoderConfig,
     LanguageModelConfig,
     TransformerConfig,
-    decoding,
     layers,
+    search,
 )
 from keras_transformer.apps.cli import make_parser
 from keras_transformer.config.layer_config import ATTENTION_KINDS, RELATIVE_POSITIONS
@@ -193,7 +193,7 @@ def test_the_page_of_layers_runs_on_every_backend(backend, tmp_path):
 
 @pytest.mark.parametrize(
     "module, name",
-    [(module, name) for module in (layers, decoding) for name in functions_of(module)],
+    [(module, name) for module in (layers, search) for name in functions_of(module)],
     ids=str,
 )
 def test_the_example_of_a_function_is_true(module, name):

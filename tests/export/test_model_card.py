@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
-from keras_transformer.apps.cli import use
+from keras_transformer import Translator, evaluate, open_pairs
+from keras_transformer.apps import cli
+from keras_transformer.apps.cli import use_verbs
 from keras_transformer.formats import model_card as cards
 from keras_transformer.formats.model_card import (
     model_card,
@@ -21,7 +22,7 @@ from keras_transformer.formats.model_card import (
     weights_digest,
 )
 from keras_transformer.search.pipeline import INPUTS
-from keras_transformer.training import average_run
+from keras_transformer.training import average_run, evaluation
 from tests import tiny_run
 
 hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")
@@ -166,7 +167,7 @@ def test_who_records_at_once_waits_for_the_other(run, live):
 def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys):
     """Whatever a training writes while they are loaded, and while they translate."""
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    load, score, loaded = use.load_runs, evaluation.evaluate, []
+    load, score, loaded = use_verbs.load_runs, evaluation.evaluate, []
 
     def loads(*words):
         translator = load(*words)
@@ -179,7 +180,7 @@ def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys)
         other_weights(run)
         return score(*words, **options)
 
-    monkeypatch.setattr(use, "load_runs", loads)
+    monkeypatch.setattr(use_verbs, "load_runs", loads)
     monkeypatch.setattr(evaluation, "evaluate", scores)
     assert cli.main(["evaluate", str(run), "--test", str(test), "--quiet"]) == 0
     assert len(loaded) == 2 and loaded[0] == loaded[1]

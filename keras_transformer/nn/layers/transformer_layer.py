@@ -46,7 +46,7 @@ from keras_transformer.types import (
 )
 
 _T = TypeVar("_T", bound=type)
-# Classes of the kinds of `config.layers.ATTENTION_KINDS`.
+# Classes of the kinds of `config.layer_config.ATTENTION_KINDS`.
 _KINDS = {
     "dot-product": MultiHeadAttention,
     "local": LocalAttention,
