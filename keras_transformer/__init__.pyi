@@ -26,7 +26,6 @@ from .models import (
 )
 from .formats import (
     ExportedTranslator as ExportedTranslator,
-    export_litert_language_model as export_litert_language_model,
 )
 from .search import Generator as Generator, LanguageSampler as LanguageSampler
 from .formats import (
