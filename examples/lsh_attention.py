@@ -64,7 +64,7 @@ class LSHAttention(kt.MultiHeadAttention):
 
     def dense(self, name, units, use_bias=True, **options):
         """Queries are the keys, so the keys have no projection of their own."""
-        if name == "key":
+        if name == "key_dense":
             return keras.layers.Identity(name=name)
         return super().dense(name, units, use_bias, **options)
 

@@ -13,6 +13,7 @@ import keras_transformer.quiet
 
 import keras
 import tensorflow as tf
+from additive_attention import AdditiveAttention
 from keras import ops
 
 import keras_transformer as kt
@@ -43,7 +44,7 @@ class AttentiveDecoder(keras.layers.Layer):
         self.per_cell = len(keras.tree.flatten(self.cells[0].state_size))
         count = layers * self.per_cell * units
         self.first_states = keras.layers.Dense(count, activation="tanh")
-        self.attention = kt.AdditiveAttention(attention_units)
+        self.attention = AdditiveAttention(attention_units)
         self.readout = keras.layers.Dense(width, activation="tanh")
         self.dropout = kt.layers.Dropout(rate)
 

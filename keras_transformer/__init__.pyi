@@ -26,7 +26,6 @@ from .models import (
 )
 from .formats import (
     ExportedTranslator as ExportedTranslator,
-    export_litert_language_model as export_litert_language_model,
 )
 from .search import Generator as Generator, LanguageSampler as LanguageSampler
 from .formats import (
@@ -36,7 +35,6 @@ from .formats import (
 )
 from .nn.layers import (
     SSRU as SSRU,
-    AdditiveAttention as AdditiveAttention,
     AlibiPositions as AlibiPositions,
     CausalLayer as CausalLayer,
     ClassToken as ClassToken,
@@ -46,13 +44,10 @@ from .nn.layers import (
     FeedForward as FeedForward,
     LinearAttention as LinearAttention,
     LocalAttention as LocalAttention,
-    MultiHeadAdditiveAttention as MultiHeadAdditiveAttention,
     MultiHeadAttention as MultiHeadAttention,
     PatchEmbedding as PatchEmbedding,
-    PerformerAttention as PerformerAttention,
     PositionalEmbedding as PositionalEmbedding,
     PositionalEncoding as PositionalEncoding,
-    ReluAttention as ReluAttention,
     RotaryPositions as RotaryPositions,
     enable_lora as enable_lora,
     scaled_dot_product_attention as scaled_dot_product_attention,

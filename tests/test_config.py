@@ -337,7 +337,6 @@ def test_the_page_on_training_shows_the_presets():
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
 LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
-PERFORMER = LINEAR | {"attention": "performer"}
 CONTRADICTIONS = {
     "`attention` must be one of 'dot-product', 'local'": {"attention": "global"},
     "`attention_window` must be given with attention='local'": {"attention": "local"},
@@ -348,14 +347,8 @@ CONTRADICTIONS = {
     "`positions` must be vectors added .* positions='alibi'": (
         LINEAR | {"positions": "alibi"}
     ),
-    "`positions` must be .*input of additive attention, or 'alibi'. Received": (
-        {"attention": "additive", "positions": "rotary"}
-    ),
-    "`positions` must be .*input of performer attention.*='rotary'": (
-        PERFORMER | {"positions": "rotary"}
-    ),
-    "`attention_dropout_rate` must be 0 with attention='performer'": (
-        {"attention": "performer"}
+    "`positions` must be .*input of linear attention.*='rotary'": (
+        LINEAR | {"positions": "rotary"}
     ),
     "`num_key_value_heads` must be None with attention='linear'": (
         LINEAR | {"num_key_value_heads": 4}
@@ -393,7 +386,7 @@ def test_rotary_positions_need_an_even_width_of_heads(config_class):
 def test_an_ssru_has_no_attention_to_change():
     for options in (
         LINEAR,
-        {"attention": "relu"},
+        {"attention": "local", "attention_window": 2},
         {"positions": "rotary"},
         {"positions": "alibi"},
     ):

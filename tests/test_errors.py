@@ -22,6 +22,7 @@ from keras_transformer.apps import bulk, cli
 from keras_transformer.apps.serving import server
 from keras_transformer.config.layer_config import SublayerConfig
 from tests import tiny_run
+from tests.test_examples import load
 
 # Layers.
 X, OTHER = np.ones((2, 5, 6), "float32"), np.ones((2, 7, 6), "float32")
@@ -176,8 +177,7 @@ ERRORS = {
             " is built for. Received: shape (None, None, None)"
         for name, layers in {
             "query": ("MultiHeadAttention(2, 3)", "LocalAttention(2, 4, 3)",
-                      "LinearAttention(2, 4)", "PerformerAttention(2, 4)",
-                      "ReluAttention(2, 4)", "MultiHeadAdditiveAttention(2, 4)"),
+                      "LinearAttention(2, 4)"),
             "inputs": ("EncoderLayer(2, 8)", "CausalLayer(2, 8)", "SSRU()",
                        "FeedForward(8)", "PositionalEncoding('learned', 9)"),
             "states": ("ClassToken()",),
@@ -186,7 +186,6 @@ ERRORS = {
     },
     "kt.DecoderLayer(2, 8)(WIDE, OPEN)":
         "`encoder_output` must have a last axis of known size...DecoderLayer is built",
-    "kt.AdditiveAttention(4)(WIDE, OPEN)": "`key`...AdditiveAttention is built for",
     "kt.EncoderStack(ENCODER)(OPEN)": "`inputs`...EncoderLayer is built for",
     **{
         f"built({layer}, (None, None, 9))(X)": "axis -1 of input shape to have value 9"
@@ -220,8 +219,6 @@ ERRORS = {
     "kt.EncoderLayer(2, 8)(X, mask=full(2, 4))": "`mask` must fit the inputs",
     "kt.DecoderLayer(2, 8)(X, OTHER, encoder_output_mask=full(2, 5))":
         "`mask` must fit the inputs, ... = (2, None, 5, 7)",
-    "kt.AdditiveAttention(4)(X, OTHER, mask=full(2, 5, dtype=int))":
-        (TypeError, "`mask` must be boolean"),
     "kt.LocalAttention(2, 4, 3)(X, mask=full(1, 5, 5))": SAME_MASK,
     "kt.LinearAttention(2, 4)(X, mask=full(1, 5, 5))": SAME_MASK,
     "kt.SSRU()(X, mask=full(1, 5, 5))": SAME_MASK,
@@ -247,20 +244,18 @@ ERRORS = {
     "kt.LinearAttention(2, 4, dropout=0.1)": "`dropout` must be left out: L",
     "kt.LinearAttention(2, 4, num_key_value_heads=1)":
         "`num_key_value_heads` must be left out",
-    'kt.PerformerAttention(2, 4, positions="alibi")':
-        "`positions` must be left out: Performer",
+    'kt.LinearAttention(2, 4, positions="alibi")':
+        "`positions` must be left out: LinearAttention",
     "kt.LinearAttention(2, 4)(X, return_attention_scores=True)":
         "`return_attention_scores` must be False: LinearAttention has no",
     "kt.LinearAttention(2, 4)(X, OTHER, use_causal_mask=True)":
         "`use_causal_mask` needs as many queries as keys...5 and 7",
-    'kt.MultiHeadAdditiveAttention(2, 4, positions="rotary")':
-        "`positions` must not be 'rotary'",
-    "kt.MultiHeadAdditiveAttention(2, 4, flash_attention=True)":
-        NO_FLASH + "...additive",
     "kt.LocalAttention(2, 4, 3, flash_attention=True)": NO_FLASH + "...blocks",
     "kt.LinearAttention(2, 4, flash_attention=True)": NO_FLASH + "...softmax",
-    "kt.ReluAttention(2, 4, flash_attention=True)(X)":
+    "example('relu_attention').ReluAttention(2, 4, flash_attention=True)(X)":
         NO_FLASH + "...`weigh` is another function",
+    "example('additive_attention').MultiHeadAdditiveAttention(2, 4, "
+    "flash_attention=True)(X)": NO_FLASH + "...`score` is another function",
     "kt.MultiHeadAttention(2, 4, dropout=0.1, flash_attention=True)":
         NO_FLASH + "...no attention weights",
     "kt.SSRU()(X, use_causal_mask=False)": "`use_causal_mask` must be True",
@@ -319,10 +314,7 @@ ERRORS = {
         "convert it first, then quantize",
     **{
         f"kt.{kind}.from_keras(theirs())": (TypeError, f"no counterpart of {kind}")
-        for kind in (
-            "ReluAttention", "LocalAttention", "LinearAttention", "PerformerAttention",
-            "MultiHeadAdditiveAttention",
-        )
+        for kind in ("LocalAttention", "LinearAttention")
     },
     # Adapters.
     "kt.enable_lora(built(kt.FeedForward(8), (None, 5, 6)), 0)":
@@ -564,7 +556,7 @@ def test_what_cannot_be_meant_is_refused(call):
     error, words = given if isinstance(given, tuple) else (ValueError, given)
     words = ".*".join(map(re.escape, words.split("...")))
     with pytest.raises(error, match=words):
-        eval(call, globals() | {"masks": masks})
+        eval(call, globals() | {"masks": masks, "example": load})
 
 
 class Nobody(search.TextTranslator):
@@ -603,14 +595,8 @@ CONFIGS = (
 NUMBERS = {
     # Layers.
     "kt.MultiHeadAttention, **SIZED": f"{HEADS}; dropout",
-    "kt.ReluAttention, **SIZED": f"{HEADS}; dropout",
-    "kt.MultiHeadAdditiveAttention, **SIZED": f"{HEADS}; dropout",
     "kt.LocalAttention, **SIZED, window=3": f"{HEADS} window; dropout",
     "kt.LinearAttention, **SIZED": "num_heads key_dim value_dim?",
-    "kt.PerformerAttention, **SIZED":
-        "num_heads key_dim value_dim? num_features? seed?",
-    "kt.PerformerAttention.redraw, None": "seed?",
-    "kt.AdditiveAttention, units=3": "units; dropout_rate",
     "kt.EncoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.CausalLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.DecoderLayer, **SUBLAYER": numbers_of(SublayerConfig),

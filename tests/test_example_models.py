@@ -9,18 +9,15 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedCrossentropy
-from keras_transformer.nn.masks import causal_mask, valid_length_mask
 from keras_transformer.testing import (
     assert_causal,
     assert_padding_invariant,
-    assert_serializable,
 )
 from tests import tiny_run
 from tests.decoding.table_steps import all_outputs
-from tests.layers.reference_weights import assert_close, randomise, weights_of
+from tests.layers.reference_weights import assert_close, randomise
 from tests.models.cases import CONFIG, SOURCE, TARGET_IN, TARGET_OUT
-from tests.reference import numpy_attention
-from tests.reference.numpy_transformer import log_softmax, multi_head_attention
+from tests.reference.numpy_transformer import log_softmax
 from tests.test_examples import load
 
 pytest.importorskip("sklearn")
@@ -458,128 +455,3 @@ def test_the_bleu_of_the_book_is_that_worked_by_hand(
     ngram_bleu = load("recurrent_sentences").ngram_bleu
     found = ngram_bleu(prediction.split(), label.split(), order)
     assert found == pytest.approx(expected, rel=1e-12)
-
-
-# The attentions for long sequences.
-
-NUM_HEADS, KEY_DIM, VALUE_DIM, LENGTH = 3, 5, 7, 23
-LONG = (2, LENGTH, 11)
-ATTENTIONS = {
-    "linformer": (
-        load("linformer_attention").LinformerAttention,
-        {"max_length": 29, "projected_length": 4},
-    ),
-    "lsh": (
-        load("lsh_attention").LSHAttention,
-        {"num_buckets": 4, "chunk_size": 4, "num_rounds": 2, "seed": 1},
-    ),
-}
-
-
-def make_attention(name, shapes=(LONG,), rng=None, **options):
-    """An attention with random weights; the vectors to hash with stay as drawn."""
-    kind, sizes = ATTENTIONS[name]
-    options = {"value_dim": VALUE_DIM} | sizes | options
-    layer = kind(NUM_HEADS, KEY_DIM, **options)
-    layer.build(*shapes)
-    drawn = getattr(layer, "hash_vectors", None)
-    values = None if drawn is None else ops.convert_to_numpy(drawn)
-    randomise(layer, rng or np.random.default_rng(3))
-    if drawn is not None:
-        drawn.assign(values)
-    return layer
-
-
-def random_inputs(rng, *shapes):
-    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
-
-
-def test_mixtures_of_one_position_each_give_full_attention(rng):
-    layer = make_attention("linformer", projected_length=LENGTH, max_length=LENGTH)
-    for mixture in (layer.key_mixture, layer.value_mixture):
-        mixture.assign(np.eye(LENGTH))
-    (inputs,) = random_inputs(rng, LONG)
-    expected, _ = multi_head_attention(
-        inputs, inputs, inputs, weights_of(layer, "attention"), NUM_HEADS
-    )
-    assert_close(layer(inputs), expected)
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("num_rounds", [3, 1])
-@pytest.mark.parametrize("chunk_size", [5, 2, 23])
-def test_lsh_agrees_with_the_reference(rng, chunk_size, num_rounds, masked):
-    layer = make_attention("lsh", chunk_size=chunk_size, num_rounds=num_rounds)
-    (inputs,) = random_inputs(rng, LONG)
-    mask = np.arange(LENGTH) < np.array([[LENGTH], [9]]) if masked else None
-    weights = weights_of(layer, "attention")
-    weights["hash_vectors"] = numpy(layer.hash_vectors).astype("float64")
-    expected, is_seen = numpy_attention.lsh_attention(
-        inputs, weights, NUM_HEADS, chunk_size, mask
-    )
-    # Neither everything nor nothing is seen, and some see themselves alone.
-    assert 0.02 < is_seen.mean() < 0.9
-    assert_close(layer(inputs, mask=mask), expected, tolerance=1e-4)
-
-
-def test_more_rounds_come_closer_to_full_attention(rng):
-    (inputs,), errors = random_inputs(rng, LONG), []
-    for rounds in (1, 4, 64):
-        layer = make_attention("lsh", num_rounds=rounds, chunk_size=LENGTH)
-        weights, every = weights_of(layer, "attention"), np.ones((LENGTH, LENGTH), bool)
-        expected = numpy_attention.shared_key_attention(
-            inputs, weights, NUM_HEADS, every
-        )
-        errors.append(np.abs(ops.convert_to_numpy(layer(inputs)) - expected).max())
-    assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 0.1 * errors[0]
-    # One bucket and one chunk hide nothing.
-    layer.hash_vectors.assign(np.zeros(layer.hash_vectors.shape))
-    assert_close(layer(inputs), expected)
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_its_laws(name, rng):
-    layer = make_attention(name, use_bias=False)
-    (inputs,) = random_inputs(rng, LONG)
-    expected = ops.convert_to_numpy(layer(inputs))
-    assert_padding_invariant(layer, inputs)
-    assert_serializable(make_attention(name, dropout=0.5), inputs, aliases=("options",))
-    # A row of padding alone gives zeros.
-    mask = valid_length_mask([LENGTH, 0], LENGTH)
-    output = ops.convert_to_numpy(layer(inputs, mask=mask))
-    assert_close(output[0], expected[0])
-    assert not output[1].any()
-    # A length that is not known beforehand.
-    query = keras.Input((None, LONG[-1]))
-    model = keras.Model(query, layer(query))
-    assert_close(model.predict(inputs, verbose=0), expected)
-    # Dropout, as the layer itself, and the float type.
-    dropped = make_attention(name, dropout=0.5, use_bias=False)
-    dropped.set_weights(layer.get_weights())
-    assert (
-        np.abs(ops.convert_to_numpy(dropped(inputs, training=True)) - expected).max()
-        > 0.1
-    )
-    half = ATTENTIONS[name][0].from_config(
-        layer.get_config() | {"dtype": "mixed_bfloat16"}
-    )
-    assert keras.backend.standardize_dtype(half(inputs).dtype) == "bfloat16"
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
-def test_what_it_cannot_do_is_refused(name):
-    layer, inputs = make_attention(name), np.ones(LONG, "float32")
-    for options in ({"mask": causal_mask(LENGTH)}, {"use_causal_mask": True}):
-        with pytest.raises(ValueError, match="`mask` must be the same for all"):
-            layer(inputs, **options)
-    with pytest.raises(ValueError, match="has no attention weights"):
-        layer(inputs, return_attention_scores=True)
-    with pytest.raises(ValueError, match="`positions`.* must be None"):
-        make_attention(name, positions="alibi")
-    with pytest.raises(ValueError, match="queries are the keys|most `max_length`"):
-        layer(inputs, np.ones((2, 30, 11), "float32"))
-    if name == "lsh":
-        with pytest.raises(ValueError, match="`num_buckets` must be even"):
-            make_attention(name, num_buckets=3)

@@ -6,6 +6,8 @@ One head whose queries and keys have components of variance 1 at the start, whic
 what the paper reckons with: the first initializer of the projections sees to it.
 """
 
+import sys
+from pathlib import Path
 import keras_transformer.quiet
 
 import keras
@@ -13,6 +15,9 @@ import report
 import tasks
 
 import keras_transformer as kt
+
+sys.path.append(str(Path(__file__).parents[1]))
+from additive_attention import MultiHeadAdditiveAttention  # noqa: E402
 
 
 class UnscaledAttention(kt.MultiHeadAttention):
@@ -24,7 +29,7 @@ class UnscaledAttention(kt.MultiHeadAttention):
 
 
 KINDS = {
-    "additive": kt.MultiHeadAdditiveAttention,
+    "additive": MultiHeadAdditiveAttention,
     "not scaled": UnscaledAttention,
     "scaled": kt.MultiHeadAttention,
 }

@@ -24,7 +24,7 @@ class AttentionKind(NamedTuple):
     """Options that a kind of self-attention accepts."""
 
     needs_window: bool = False  # requires `attention_window`
-    positions: tuple[str, ...] = RELATIVE_POSITIONS
+    takes_positions: bool = True  # can use positions inside self-attention
     has_weights: bool = True  # has attention weights: dropout, heads that share keys
 
 
@@ -32,11 +32,8 @@ class AttentionKind(NamedTuple):
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
     "local": AttentionKind(needs_window=True),
-    "relu": AttentionKind(),
-    "additive": AttentionKind(positions=("alibi",)),
-    "linear": AttentionKind(positions=(), has_weights=False),
-    "performer": AttentionKind(positions=(), has_weights=False),
-    "ssru": AttentionKind(positions=()),
+    "linear": AttentionKind(takes_positions=False, has_weights=False),
+    "ssru": AttentionKind(takes_positions=False),
 }
 
 
@@ -63,9 +60,8 @@ class SublayerConfig(Config):
     use_bias: bool = option(False, "add biases to the attention projections")
     attention: str = option(
         "dot-product",
-        "self-attention of encoder and decoder: the paper's, in a window, with ReLU in "
-        "place of softmax, with additive scores, linear in the length, with random "
-        "features of the softmax, or an SSRU (causal layers only)",
+        "self-attention of encoder and decoder: the paper's, in a window, linear in "
+        "the length, or an SSRU (causal layers only)",
         choices=tuple(ATTENTION_KINDS),
     )
     attention_window: int | None = option(
@@ -132,14 +128,10 @@ class SublayerConfig(Config):
     def check_positions_in_attention(self, positions: Any) -> None:
         """Raises `ValueError` if this kind of attention cannot use `positions`."""
         kind = self.attention
-        able = ATTENTION_KINDS[kind].positions
-        takes = positions in able if isinstance(positions, str) else bool(able)
-        if positions is not None and not takes:
-            others = "".join(f", or {name!r}" for name in able)
+        if positions is not None and not ATTENTION_KINDS[kind].takes_positions:
             raise ValueError(
-                f"`positions` must be vectors added to the input of {kind} "
-                f"attention{others}. Received: attention={kind!r}, "
-                f"positions={positions!r}"
+                f"`positions` must be vectors added to the input of {kind} attention. "
+                f"Received: attention={kind!r}, positions={positions!r}"
             )
 
 

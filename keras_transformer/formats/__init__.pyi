@@ -9,7 +9,6 @@ from .importers import (
 from .lite_translator import LiteTranslator as LiteTranslator
 from .litert import (
     export_litert as export_litert,
-    export_litert_language_model as export_litert_language_model,
 )
 from .marian import import_marian as import_marian
 from .safetensors import export_safetensors as export_safetensors

@@ -16,22 +16,18 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras import ops
 
 from keras_transformer.config.options import check_choice
 from keras_transformer.files import (
     check_absent,
-    check_file_to_write,
     check_no_pattern,
     creating_directory,
     digest,
-    replacing,
     write_json,
 )
 from keras_transformer.formats import lite_translator
 from keras_transformer.formats.model_card import check_languages
 from keras_transformer.formats.saved_model import check_backend, signature
-from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.nn.kernels.execution import tracing_for_litert
 from keras_transformer.nn.kernels.keras_private import (
@@ -40,7 +36,7 @@ from keras_transformer.nn.kernels.keras_private import (
     without_large_constants,
 )
 from keras_transformer.search import translation
-from keras_transformer.search.generator import Generator, LanguageSampler
+from keras_transformer.search.generator import Generator
 
 QUANTIZATIONS = ("none", "float16", "int8")
 # The converter names an operation that LiteRT lacks in one of two ways.
@@ -218,89 +214,3 @@ def digests(directory: Path) -> dict[str, str]:
     kinds = (".tflite", ".model", ".wasm")
     paths = sorted(path for path in directory.rglob("*") if path.suffix in kinds)
     return {path.relative_to(directory).as_posix(): digest(path) for path in paths}
-
-
-def export_litert_language_model(
-    model: LanguageModel, path: str | Path, quantize: str = "none", **sampling: Any
-) -> Path:
-    """Writes a language model as one LiteRT file, which continues texts.
-
-    It samples like `LanguageSampler`, and stops when every text has ended. Keras writes
-    other models, such as a `Tagger`: `model.export(path, format="litert")`.
-
-    The signatures share their weights. B rows, S tokens, P tokens of a prompt and the
-    longest text L (tokens, with prompt and end) are free in every call:
-
-    | signature | inputs                       | outputs                            |
-    |-----------|------------------------------|------------------------------------|
-    | predict   | ids [B, S]                   | logits [B, S, V]                   |
-    | generate  | prompts [B, P], lengths [B], | ids [B, 1, L], scores [B, 1]       |
-    |           | uniforms [B, L],             |                                    |
-    |           | temperature [B]              |                                    |
-
-    Ids and lengths are int32, everything else float32. `lengths` are the numbers of
-    tokens of the prompts; ids after them, and beyond L, are ignored. Scores are
-    log-probabilities of whole texts (nats).
-
-    Args:
-        model: A `LanguageModel` that computes in float32.
-        path: File to write or replace, such as "lite/model.tflite".
-        quantize: As for `export_litert`.
-        **sampling: Options of `LanguageSampler`: `top_k`, `top_p`, `min_length` and
-            `no_repeat_ngram_size`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        IsADirectoryError: If `path` is a directory.
-        RuntimeError: If the Keras backend is not TensorFlow.
-        TypeError: If `model` is not a `LanguageModel`, or an option does not exist.
-        ValueError: If an argument is out of range, the model computes in half
-            precision, or LiteRT lacks an operation.
-
-    Example:
-        >>> export_litert_language_model(model, "model.tflite", "int8", top_k=40)
-    """
-    path = Path(path)
-    check_backend("A LiteRT file")
-    check_choice("quantize", quantize, QUANTIZATIONS)
-    check_file_to_write(path)
-    if not isinstance(model, LanguageModel):
-        raise TypeError(
-            "`model` must be a LanguageModel: use `Translator.export` for a translator "
-            "and Keras' `model.export(path, format='litert')` for other models. "
-            f"Received: {type(model).__name__}"
-        )
-    if model.compute_dtype != "float32":
-        raise ValueError(
-            "A language model must compute in float32 for LiteRT: make one with "
-            "dtype='float32', set its weights with `set_weights`, and use `quantize` "
-            f"for a smaller file. Received: dtype={model.dtype_policy.name}"
-        )
-    sampler = LanguageSampler(model, **sampling)
-    pad_id = model.config.pad_id
-
-    def draw(prompts, lengths, uniforms, temperature):
-        places = ops.arange(ops.shape(prompts)[1], dtype="int32")
-        is_prompt = places < ops.expand_dims(lengths, 1)
-        prompts = ops.where(is_prompt, prompts, pad_id)
-        return sampler.draw(prompts, uniforms, temperature)
-
-    matrix = tf.TensorSpec([None, None], tf.int32)
-    signatures = {
-        "predict": signature(
-            lambda ids: {"logits": model(ids, training=False)}, ids=matrix
-        ),
-        "generate": signature(
-            found_by(draw),
-            prompts=matrix,
-            lengths=tf.TensorSpec([None], tf.int32),
-            uniforms=tf.TensorSpec([None, None], tf.float32),
-            temperature=tf.TensorSpec([None], tf.float32),
-        ),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(convert(model, signatures, quantize))
-    return path

@@ -40,12 +40,8 @@ CASES = {
         PLAIN,
         None,
     ),
-    "ALiBi, ReLU": ({"positions": "alibi", "attention": "relu"}, PLAIN, None),
+    "ALiBi": ({"positions": "alibi"}, PLAIN, None),
     "linear": ({"attention": "linear", "attention_dropout_rate": 0.0}, PLAIN, None),
-    "additive": ({"attention": "additive"}, PLAIN, None),
-    "performer": (
-        {"attention": "performer", "attention_dropout_rate": 0.0}, PLAIN, None,
-    ),
     "learned": (
         {"norm_first": True, "positions": "learned", "max_positions": 40}, PLAIN, None,
     ),

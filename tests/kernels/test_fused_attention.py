@@ -14,7 +14,6 @@ from keras_transformer.nn.kernels.fused_attention import fused_attention, obstac
 from keras_transformer.nn.layers import (
     LocalAttention,
     MultiHeadAttention,
-    ReluAttention,
     attention,
 )
 from keras_transformer.nn.layers.attention import (
@@ -31,6 +30,7 @@ from tests.layers.test_multi_head_attention import (
     shapes_of,
 )
 from tests.layers.test_multi_head_attention import mask as random_mask
+from tests.test_examples import load
 
 BACKEND = keras.backend.backend()
 B, H, T, S, K = 2, 6, 5, 7, 8
@@ -279,7 +279,7 @@ def test_weights_are_never_a_kernels(rng, kernel):
 
 
 def test_other_functions_than_softmax_and_blocks_are_not_fused(kernel):
-    ReluAttention(**ARGUMENTS)(QUERY)
+    load("relu_attention").ReluAttention(**ARGUMENTS)(QUERY)
     LocalAttention(**ARGUMENTS, window=2)(QUERY)
     assert not kernel
 

@@ -15,10 +15,7 @@ from keras_transformer.nn.layers import (
     AlibiPositions,
     LinearAttention,
     LocalAttention,
-    MultiHeadAdditiveAttention,
     MultiHeadAttention,
-    PerformerAttention,
-    ReluAttention,
     RotaryPositions,
     enable_lora,
     local_attention,
@@ -33,6 +30,7 @@ from tests.layers.reference_weights import (
 )
 from tests.reference import numpy_attention as reference
 from tests.reference import numpy_transformer
+from tests.test_examples import load
 
 BATCH, LENGTH, WIDTH, HEADS, KEY_DIM, WINDOW = 2, 9, 11, 6, 4, 2
 SHAPE = (BATCH, LENGTH, WIDTH)
@@ -132,7 +130,11 @@ RELU, SLOPES = (
     {"weigh": reference.relu_weights}, {"slopes": reference.alibi_slopes(HEADS)}
 )  # fmt: skip
 LOCAL, LINEAR = {"window": WINDOW}, reference.linear_attention
-ADDITIVE, STATE = MultiHeadAdditiveAttention, {"any_mask": False, "has_state": True}
+STATE = {"any_mask": False, "has_state": True}
+# Subclasses that override `weigh`, `score` and `features`.
+RELU_ATTENTION = load("relu_attention").ReluAttention
+ADDITIVE = load("additive_attention").MultiHeadAdditiveAttention
+PERFORMER = load("performer_attention").PerformerAttention
 ALIBI, TURNED = {"positions": "alibi"}, {"positions": "rotary"}
 KINDS = {
     "dot-product": Kind(
@@ -152,9 +154,7 @@ KINDS = {
         SLOPES | {"after": 3.0},
     ),
     "alibi, few heads": Kind(MultiHeadAttention, FEW | ALIBI, SLOPES),
-    "relu": Kind(ReluAttention, {}, RELU),
-    "relu, rotary, few heads": Kind(ReluAttention, FEW | TURNED, RELU | ROTARY),
-    "additive": Kind(ADDITIVE, {}, DOTS, reference.multi_head_additive_attention),
+    "relu, rotary, few heads": Kind(RELU_ATTENTION, FEW | TURNED, RELU | ROTARY),
     "additive, alibi, few heads": Kind(ADDITIVE, FEW | ALIBI, SLOPES),
     "local": Kind(LocalAttention, LOCAL, DOTS, any_mask=False),
     "local, rotary, few heads": Kind(
@@ -163,7 +163,7 @@ KINDS = {
     "local, alibi": Kind(LocalAttention, LOCAL | ALIBI, SLOPES, any_mask=False),
     "linear": Kind(LinearAttention, {"value_dim": 7}, LINEAR, LINEAR, **STATE),
     "performer": Kind(
-        PerformerAttention, {"value_dim": 7, "seed": 1}, performer, performer, **STATE
+        PERFORMER, {"value_dim": 7, "seed": 1}, performer, performer, **STATE
     ),
     "SSRU": Kind(lambda *_, **options: SSRU(), {}, ssru, ways=(True,), **STATE),
 }  # fmt: skip
@@ -415,7 +415,10 @@ def test_a_cache_holds_the_heads_of_keys_and_values_alone(rng):
     assert layer.key_dense.kernel.shape == (WIDTH, 2 * KEY_DIM)
 
 
-OF_WAYS = "few heads of keys", "additive", "local, rotary, few heads", "linear", "SSRU"
+OF_WAYS = (
+    "few heads of keys", "additive, alibi, few heads", "local, rotary, few heads",
+    "linear", "SSRU",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ("adapters", "int8", "int4"))

@@ -43,7 +43,6 @@ ATTENTION = HEADS | {
     "num_key_value_heads": 1,
     "positions": layers.RotaryPositions(base=50.0),
 }
-ADDITIVE = ATTENTION | {"positions": layers.AlibiPositions(after=3.0)}
 COMPOSITE = {
     "num_heads": 3,
     "d_ff": 11,
@@ -134,21 +133,8 @@ ROWS = {
         {n: ATTENTION[n] for n in ATTENTION if n != "positions"},
         CROSS, (2, 5, 23), unmoved=SOFTMAX,
     ),
-    "relu": Row(layers.ReluAttention, ATTENTION, SELF, (2, 5, 23)),
-    "additive heads": Row(
-        layers.MultiHeadAdditiveAttention, ADDITIVE, SELF, (2, 5, 23)
-    ),
     "local": Row(layers.LocalAttention, ATTENTION | {"window": 2}, SELF, (2, 5, 23)),
     "linear": Row(layers.LinearAttention, HEADS, CROSS, (2, 5, 23), drops=False),
-    "performer": Row(
-        layers.PerformerAttention, HEADS | {"num_features": 19}, SELF, (2, 5, 23),
-        unmoved=("random_features",), drops=False,
-    ),
-    "additive": Row(
-        layers.AdditiveAttention,
-        {"units": 7, "dropout_rate": 0.5, "use_bias": True, **WEIGHTS},
-        CROSS, (2, 5, 17),
-    ),
     "ssru": Row(layers.SSRU, WEIGHTS, SELF, (2, 5, 11), drops=False),
     "feed-forward": Row(
         layers.FeedForward,
@@ -224,7 +210,7 @@ def test_config_has_every_argument(row):
     default, config = default.get_config(), row.layer_class(**row.options).get_config()
     of_keras = set(keras.layers.Layer().get_config())
     lacking = {"positions"} if row is ROWS["attention to another"] else set()
-    if row.layer_class in (layers.LinearAttention, layers.PerformerAttention):
+    if row.layer_class is layers.LinearAttention:
         lacking = {"dropout", "flash_attention", "num_key_value_heads", "positions"}
     assert set(config) - (of_keras - set(row.options)) == set(row.options) | lacking
     for name, value in row.options.items():
@@ -306,8 +292,7 @@ def test_adapters_are_trained_and_come_back_merged(name, rng, tmp_path):
 def test_a_layer_that_is_not_built_knows_what_a_call_returns(row, rng):
     """As Keras' own attention does, also of the attention weights."""
     attends = "return_attention_scores" in row.layer_class.call.__code__.co_varnames
-    without = (layers.LinearAttention, layers.PerformerAttention)
-    attends = attends and row.layer_class not in without
+    attends = attends and row.layer_class is not layers.LinearAttention
     for options in ({}, {"return_attention_scores": True})[: 1 + attends]:
         layer = row.layer_class(**row.options, dtype="mixed_bfloat16")
         symbols = map(keras.KerasTensor, row.shapes)
@@ -410,7 +395,7 @@ def test_options_of_the_weights_reach_every_one_of_their_kind(name, kind):
     layer = row.layer_class(**plain, **options)
     layer.build(*row.shapes)
     chosen = of_kind(layer, kind)
-    assert len(chosen) > (0 if name in ("ssru", "additive") else 1)
+    assert len(chosen) > (0 if name == "ssru" else 1)
     for weight in chosen:
         assert (ops.convert_to_numpy(weight) == 0.25).all(), weight.path
         assert type(weight.regularizer) is keras.regularizers.L2, weight.path
@@ -464,9 +449,6 @@ MASKED = {
     "key and value": (
         lambda: layers.MultiHeadAttention(3, 5), (TARGET, SOURCE, SOURCE),
         (None, "value_mask", "key_mask"),
-    ),
-    "additive": (
-        lambda: layers.AdditiveAttention(5), (TARGET, SOURCE), (None, "mask"),
     ),
     "linear": (lambda: layers.LinearAttention(3, 5), (SOURCE,), ("mask",)),
     "SSRU": (layers.SSRU, (TARGET,), ("mask",)),

@@ -8,34 +8,22 @@ from keras import ops
 from keras_transformer import masks
 from keras_transformer.nn.layers import (
     SSRU,
-    AdditiveAttention,
     FeedForward,
-    MultiHeadAdditiveAttention,
     MultiHeadAttention,
-    PerformerAttention,
     masked_softmax,
     scaled_dot_product_attention,
 )
-from keras_transformer.nn.layers.linear_attention import orthogonal_gaussians
 from keras_transformer.nn.layers.relative_positions import (
     RelativePositions,
     alibi_slopes,
     rotate,
 )
-from keras_transformer.nn.layers.score_attentions import masked_relu
 from keras_transformer.nn.masks import valid_length_mask
 from tests.layers.reference_weights import assert_close, randomise, weights_of
 from tests.reference import numpy_attention
 from tests.reference import numpy_transformer as reference
 
-SHAPE, OF_PERFORMER = (2, 7, 11), (2, 17, 11)
-# Of a query, a value and a key.
-SHAPES = ((2, 3, 7), (2, 5, 17), (2, 5, 13))
-MASKS = {
-    "none": None,
-    "of rows": valid_length_mask([4, 2], 5),
-    "of queries": valid_length_mask([[1, 5, 3], [0, 2, 4]], 5),
-}
+SHAPE = (2, 7, 11)
 array = ops.convert_to_numpy
 
 
@@ -52,8 +40,8 @@ def random_layer(layer, rng, *shapes):
 
 
 def test_dot_product_attention_agrees_with_the_reference(rng):
-    query, value, key = (normal(rng, s) for s in (SHAPES[0], SHAPES[1], (2, 5, 7)))
-    tensors, mask = [query, key, value], MASKS["of queries"]
+    query, value, key = (normal(rng, s) for s in ((2, 3, 7), (2, 5, 17), (2, 5, 7)))
+    tensors, mask = [query, key, value], valid_length_mask([[1, 5, 3], [0, 2, 4]], 5)
     expected = reference.dot_product_attention(query, key, value, array(mask))
     for found, wanted in zip(
         scaled_dot_product_attention(*tensors, mask=mask), expected, strict=True
@@ -76,7 +64,6 @@ def test_equal_keys_give_the_mean_of_the_valid_values(rng):
     shares = np.zeros((2, 1, 10))
     shares[0, 0, :2], shares[1, 0, :6] = 1 / 2, 1 / 6
     assert_close(weights, shares)
-    assert_close(AdditiveAttention(8)(query, value, keys, mask=mask), means)
 
 
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
@@ -90,50 +77,6 @@ def test_masked_softmax_survives_large_scores(dtype):
     scores = ops.convert_to_tensor([[-1e30, -1e30, 5.0]])
     weights = masked_softmax(scores, np.array([[True, True, False]]))
     assert_close(weights, [[0.5, 0.5, 0.0]])
-
-
-def test_masked_relu_closed_form():
-    scores = ops.convert_to_tensor([[3.0, -1.0, 6.0], [2.0, 4.0, 8.0]])
-    assert_close(masked_relu(scores), [[1, 0, 2], [2 / 3, 4 / 3, 8 / 3]])
-    mask = np.array([[True, True, False], [False, False, False]])
-    assert_close(masked_relu(scores, mask), [[1.5, 0, 0], [0, 0, 0]])
-
-
-# Additive scores.
-
-
-@pytest.mark.parametrize("use_bias", (False, True))
-@pytest.mark.parametrize("mask", MASKS)
-def test_additive_attention_agrees_with_the_reference(rng, mask, use_bias):
-    mask = MASKS[mask]
-    layer = random_layer(AdditiveAttention(7, use_bias=use_bias), rng, *SHAPES)
-    query, value, key = (normal(rng, shape) for shape in SHAPES)
-    expected = numpy_attention.additive_attention(
-        query,
-        key,
-        value,
-        weights_of(layer, "attention"),
-        None if mask is None else array(mask),
-    )
-    found = layer(query, value, key, mask=mask, return_attention_scores=True)
-    assert_close(found[0], expected[0])
-    assert_close(found[1], expected[1])
-    assert_close(layer(query, value, key, mask=mask), expected[0])
-    if mask is not None and mask.shape[1] == 3:
-        return
-    # Keys that are projected once serve every query.
-    projected = layer.key_dense(key)
-    for t in range(3):
-        one = layer.attend(query[:, t : t + 1], projected, value, mask=mask)
-        for part, whole in zip(one, expected, strict=True):
-            assert_close(part[:, 0], whole[:, t])
-
-
-def test_initializers_take_the_width_of_a_head_for_the_inputs_of_its_scores():
-    layer = MultiHeadAdditiveAttention(3, 400, kernel_initializer="lecun_normal")
-    layer.build(SHAPE)
-    squares = np.square(array(layer.score_kernel)).sum(axis=0)
-    np.testing.assert_allclose(squares, np.ones(3), atol=0.3)
 
 
 def test_feed_forward_agrees_with_the_reference(rng):
@@ -163,71 +106,6 @@ def test_an_ssru_of_half_precision_adds_up_in_float32():
     last = array(ops.cast(outputs, "float32"))[0, -1]
     kept = 1 / (1 + np.exp(-6.0))
     np.testing.assert_allclose(last, 1 - kept**800, rtol=0.02)
-
-
-# Random features.
-
-
-def vectors_of(layer):
-    return array(layer.random_features).astype(np.float64)
-
-
-def test_features_estimate_the_exponential_without_bias(rng):
-    """Lemma 1: over many draws the mean of phi(q) . phi(k) is exp(q . k / sqrt(K))."""
-    draws = 20000
-    layer = PerformerAttention(1, 5, num_features=draws * 5, seed=1)
-    layer.build(OF_PERFORMER)
-    query, key = 0.7 * rng.standard_normal((2, 1, 1, 3, 5)).astype("float32")
-    queries, keys = (
-        array(layer.feature_map(x))[0, 0].astype(np.float64) for x in (query, key)
-    )
-    # Each block of K is a draw of its own.
-    products = (queries[:, None] * keys).reshape(3, 3, draws, 5)
-    products = products.sum(axis=-1) * draws
-    expected = np.exp(query[0, 0] @ key[0, 0].T / np.sqrt(5))
-    error = products.std(axis=-1) / np.sqrt(draws)
-    assert (np.abs(products.mean(axis=-1) - expected) < 4 * error).all()
-    assert (error < 0.03 * expected).all()
-
-
-def test_vectors_are_orthogonal_in_blocks_with_the_lengths_of_gaussians():
-    generator = np.random.default_rng(1)
-    vectors = orthogonal_gaussians(4000, 8, generator)
-    blocks = vectors.reshape(-1, 8, 8)
-    products = blocks @ blocks.transpose(0, 2, 1)
-    off_diagonal = products * (1 - np.eye(8))
-    assert np.abs(off_diagonal).max() < 1e-9
-    # |w|^2 has the mean K and the variance 2 K; each unit has the variance 1.
-    squares = (vectors**2).sum(axis=1)
-    assert squares.mean() == pytest.approx(8, abs=0.3)
-    assert squares.var() == pytest.approx(16, abs=2)
-    assert np.abs(vectors.mean(axis=0)).max() < 0.08
-    assert orthogonal_gaussians(5, 8, generator).shape == (5, 8)
-
-
-def test_a_seed_draws_the_same_and_redraw_draws_others():
-    first, second = (PerformerAttention(2, 4, seed=7) for _ in range(2))
-    for layer in (first, second):
-        layer.build(OF_PERFORMER)
-    drawn = vectors_of(first)
-    assert drawn.shape == (6, 4)  # 4 ln 4, rounded up
-    np.testing.assert_array_equal(drawn, vectors_of(second))
-    first.redraw(seed=8)
-    assert np.abs(drawn - vectors_of(first)).min() > 0
-    first.redraw()
-    second.redraw()
-    assert np.abs(vectors_of(first) - vectors_of(second)).max() > 0
-
-
-@pytest.mark.parametrize("scale", [30.0, 1e3])
-def test_large_inputs_of_random_features_give_finite_outputs_and_gradients(rng, scale):
-    layer = random_layer(PerformerAttention(3, 5, value_dim=7), rng, OF_PERFORMER)
-    inputs, states = scale * normal(rng, OF_PERFORMER), keras.Input(OF_PERFORMER[1:])
-    model = keras.Model(states, layer(states, use_causal_mask=True))
-    output = array(model(inputs))
-    model.compile(keras.optimizers.SGD(1e-9), "mse")
-    model.train_on_batch(inputs, np.zeros(output.shape))
-    assert all(np.isfinite(array(x)).all() for x in (output, *layer.weights))
 
 
 # Positions.

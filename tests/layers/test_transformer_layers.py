@@ -13,7 +13,6 @@ from keras_transformer.nn.layers import (
     EncoderLayer,
     FeedForward,
     LinearAttention,
-    MultiHeadAdditiveAttention,
 )
 from keras_transformer.nn.masks import attention_mask
 from tests.layers.reference_weights import (
@@ -25,6 +24,7 @@ from tests.layers.reference_weights import (
 )
 from tests.reference import numpy_transformer as reference
 from tests.reference import torch_witness
+from tests.test_examples import load
 
 HEADS, WIDTH, SOURCE_WIDTH, TARGET, SOURCE = 3, 15, 19, 5, 7
 SIZES = {"num_heads": HEADS, "d_ff": 11}
@@ -212,7 +212,8 @@ def test_a_subclass_swaps_the_attention_and_the_feed_forward(rng, tmp_path):
 
 class AdditiveDecoderLayer(DecoderLayer):
     def make_attention(self, name, d_model):
-        return MultiHeadAdditiveAttention(HEADS, 5, use_bias=False, name=name)
+        kind = load("additive_attention").MultiHeadAdditiveAttention
+        return kind(HEADS, 5, use_bias=False, name=name)
 
 
 class LinearLookUpLayer(DecoderLayer):

@@ -30,10 +30,7 @@ SIZES = LAYER | {
     "source_vocabulary_size": 29, "target_vocabulary_size": 29, "max_positions": 19,
     "num_encoder_layers": 2, "num_decoder_layers": 3,
 }  # fmt: skip
-LINEAR, PERFORMER = (
-    {"attention": kind, "attention_dropout_rate": 0.0}
-    for kind in ("linear", "performer")
-)
+LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
 LOCAL = {"attention": "local", "attention_window": 2}
 UNTIED = {"tied_embeddings": "none", "source_vocabulary_size": 31}
 VARIANTS = {
@@ -54,16 +51,11 @@ VARIANTS = {
         "positions": "sinusoidal-halves", "output_bias": True,
     },
     # Other kinds of self-attention, and positions that enter it.
-    "ReLU, rotary, one head of keys": {
-        "attention": "relu", "positions": "rotary", "key_dim": 6,
-        "num_key_value_heads": 1,
+    "rotary, one head of keys": {
+        "positions": "rotary", "key_dim": 6, "num_key_value_heads": 1,
     },
     "local, ALiBi, pre-norm": LOCAL | {"positions": "alibi", "norm_first": True},
     "linear, biases": LINEAR | {"use_bias": True},
-    "additive, ALiBi, one head of keys": {
-        "attention": "additive", "positions": "alibi", "num_key_value_heads": 1,
-    },
-    "random features": PERFORMER,
 }  # fmt: skip
 SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
 TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")
@@ -79,10 +71,8 @@ LANGUAGE_VARIANTS = {
     "local, rotary, one head of keys": LOCAL | {
         "positions": "rotary", "key_dim": 6, "num_key_value_heads": 1,
     },
-    "ReLU, ALiBi": {"attention": "relu", "positions": "alibi", "norm_first": True},
+    "ALiBi": {"positions": "alibi", "norm_first": True},
     "linear": LINEAR,
-    "additive": {"attention": "additive"},
-    "random features": PERFORMER,
     "SSRU": {"attention": "ssru"},
 }  # fmt: skip
 IDS_IN = np.array([[1, 14, 7, 22, 10, 5], [1, 19, 27, 0, 0, 0]], "int32")
@@ -152,10 +142,7 @@ CONFIG = kt.EncoderConfig(
 KINDS = {
     "dot-product": {"positions": "rotary", "num_key_value_heads": 1},
     "local": {"attention_window": 2, "positions": "rotary", "use_bias": True},
-    "relu": {"positions": "alibi", "num_key_value_heads": 1},
-    "additive": {"positions": "alibi", "norm_first": True, "layer_norm_epsilon": 0.01},
     "linear": {"attention_dropout_rate": 0.0},
-    "performer": {"attention_dropout_rate": 0.0, "use_bias": True},
 }
 VOCABULARY_SIZE, NUM_TAGS, NUM_CLASSES = 29, 11, 5
 # The second sentence has padding.
@@ -306,7 +293,7 @@ def _of_config(model_class, config_class, sizes):
 
 
 def _properties(options, *names):
-    lacks = options.get("attention") in ("linear", "performer")
+    lacks = options.get("attention") == "linear"
     return frozenset(names + ("no weights",) * lacks)
 
 

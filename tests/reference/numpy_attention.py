@@ -32,41 +32,6 @@ def additive_attention(query, key, value, weights, mask=None):
     return attention_weights @ np.asarray(value, np.float64), attention_weights
 
 
-def multi_head_additive_attention(query, key, value, weights, num_heads, mask=None):
-    """`additive_attention` in each head, of queries, keys and values of its own.
-
-    Args:
-        query: [B, T, D_query].
-        key: [B, S, D_key].
-        value: [B, S, D_value].
-        weights: Attention weights, see `numpy_transformer`, and `score_kernel` [K, H].
-        num_heads: H.
-        mask: Boolean, broadcast to [B, T, S].
-
-    Returns:
-        The output [B, T, D_out] and the attention weights [B, H, T, S].
-    """
-    parts = [
-        project(inputs, weights, name)
-        for name, inputs in {"query": query, "key": key, "value": value}.items()
-    ]
-    heads = [np.split(part, num_heads, axis=-1) for part in parts]
-    found = [
-        additive_attention(
-            q, k, v,
-            {
-                "query_kernel": np.eye(q.shape[-1]), "key_kernel": np.eye(q.shape[-1]),
-                "score_kernel": weights["score_kernel"][:, head],
-            },
-            mask,
-        )
-        for head, (q, k, v) in enumerate(zip(*heads, strict=True))
-    ]  # fmt: skip
-    outputs, attention_weights = zip(*found, strict=True)
-    output = project(np.concatenate(outputs, axis=-1), weights, "output")
-    return output, np.stack(attention_weights, axis=1)
-
-
 def relu_weights(scores, mask):
     """Wortsman et al., 2023, section 3: relu(score) over the number of keys."""
     weights = np.zeros(scores.shape)
@@ -289,8 +254,7 @@ def kind_of_self_attention(attention, window=None, positions=None):
     """The `function` of a layer's self-attention; see `numpy_transformer`.
 
     Args:
-        attention: "dot-product", "local", "relu", "additive", "linear", "performer" or
-            "ssru".
+        attention: "dot-product", "local", "linear" or "ssru".
         window: Of "local": the positions to each side that one sees.
         positions: "rotary", "alibi" or anything else for vectors added before.
     """
@@ -300,11 +264,6 @@ def kind_of_self_attention(attention, window=None, positions=None):
             return ssru(query, weights), None
         if attention == "linear":
             return linear_attention(query, key, value, weights, num_heads, mask), None
-        if attention == "performer":
-            vectors = weights["random_features"]
-            return performer_attention(
-                query, key, value, weights, num_heads, vectors, mask
-            ), None
         length = query.shape[1]
         mask = np.ones((1, 1, length), bool) if mask is None else mask
         if attention == "local":
@@ -319,7 +278,6 @@ def kind_of_self_attention(attention, window=None, positions=None):
             num_heads,
             weights["key_kernel"].shape[1] // key_dim,
             mask,
-            weigh=relu_weights if attention == "relu" else softmax,
             rotary_base=10000.0 if positions == "rotary" else None,
             slopes=alibi_slopes(num_heads) if positions == "alibi" else None,
             after=2.0,  # What is causal sees no key there.

@@ -15,7 +15,6 @@ from keras_transformer.nn.layers.embedding import (
 )
 from keras_transformer.nn.layers.linear_attention import (
     LinearAttention,
-    PerformerAttention,
     linear_attention,
 )
 from keras_transformer.nn.layers.local_attention import LocalAttention
@@ -32,11 +31,6 @@ from keras_transformer.nn.layers.relative_positions import (
     alibi_slopes,
     rotate,
 )
-from keras_transformer.nn.layers.score_attentions import (
-    AdditiveAttention,
-    MultiHeadAdditiveAttention,
-    ReluAttention,
-)
 from keras_transformer.nn.layers.ssru import SSRU
 from keras_transformer.nn.layers.transformer_layer import (
     CausalLayer,
@@ -47,7 +41,6 @@ from keras_transformer.nn.layers.transformer_layer import (
 
 __all__ = [
     "SSRU",
-    "AdditiveAttention",
     "AlibiPositions",
     "CausalLayer",
     "ClassToken",
@@ -59,14 +52,11 @@ __all__ = [
     "LayerNormalization",
     "LinearAttention",
     "LocalAttention",
-    "MultiHeadAdditiveAttention",
     "MultiHeadAttention",
     "PatchEmbedding",
-    "PerformerAttention",
     "PositionalEmbedding",
     "PositionalEncoding",
     "RelativePositions",
-    "ReluAttention",
     "TransformerLayer",
     "RotaryPositions",
     "alibi_slopes",

@@ -129,7 +129,7 @@ def grouped_product(rows, matrices):
     return ops.reshape(product, (batch, heads, length, ops.shape(product)[-1]))
 
 
-def attention_spec(layer, heads, args, kwargs):
+def attention_spec(layer, args, kwargs):
     """Returns what `call` of an attention layer returns, as `KerasTensor`s."""
     if layer.built:
         # Traces `call`, of which a subclass may make more.
@@ -143,7 +143,7 @@ def attention_spec(layer, heads, args, kwargs):
     if not given.get("return_attention_scores"):
         return output
     batch, length, num_keys = *shapes[0][:2], shapes[-1][1]
-    return output, keras.KerasTensor((batch, *heads, length, num_keys), dtype)
+    return output, keras.KerasTensor((batch, layer.num_heads, length, num_keys), dtype)
 
 
 _RECORD = contextvars.ContextVar("attention_record", default=None)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import random
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_transformer.config.options import check_number
 from keras_transformer.nn.kernels.caches import of_parents
-from keras_transformer.nn.layers.arguments import check_size
 from keras_transformer.nn.layers.attention import refuse_fused
 from keras_transformer.nn.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
@@ -21,7 +16,6 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 
 BLOCK = 64  # positions of a block of causal attention
 SMALLEST_TOTAL = 1e-30  # smaller sums of weights are not divided by
-LARGEST_EXPONENT = 64.0  # of a key's feature; float32 holds exp(88)
 
 
 def linear_attention(
@@ -180,115 +174,3 @@ class LinearAttention(MultiHeadAttention):
         outputs = self.merge(outputs, weights[1])
         outputs = ops.reshape(outputs, (-1, inputs.shape[1], outputs.shape[-1]))
         return outputs, (ops.reshape(sums, ops.shape(before)),)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class PerformerAttention(LinearAttention):
-    """Multi-head attention with an approximate softmax, linear in the length.
-
-    FAVOR+ of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794 (section 2 and
-    lemma 1). With x = q or k over K^(1/4) and Gaussian vectors w_1 to w_F, orthogonal
-    in blocks of K, the features
-
-        phi_i(x) = exp(w_i . x - |x|^2 / 2) / sqrt(F)
-
-    are positive, and phi(q) . phi(k) has the mean exp(q . k / sqrt(K)). More features
-    are more exact; large queries and keys need more.
-
-    All heads share the vectors, the untrained weight `random_features` (F, K); `redraw`
-    draws new ones, as the paper does from time to time in training.
-
-    Args:
-        num_heads: Heads, H.
-        key_dim: Width of each head's queries and keys, K.
-        value_dim: Width of each head's values, Kv; default `key_dim`.
-        num_features: Random features of each head, F; default K ln K, at least K.
-        seed: Integer seed of the features; default random.
-        **options: See `LinearAttention`.
-    Raises:
-        ValueError: As `LinearAttention`, or if `num_features` is not positive.
-
-    Example:
-        >>> attention = PerformerAttention(num_heads=2, key_dim=3, num_features=32)
-        >>> attention(np.ones((1, 500, 6), "float32")).shape  # (1, 500, 6)
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int | None = None,
-        num_features: int | None = None,
-        seed: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(num_heads, key_dim, value_dim, seed=seed, **options)
-        check_size("num_features", num_features, optional=True)
-        check_number("seed", seed, int, optional=True, minimum=0)
-        self.num_features = num_features
-
-    @property
-    def feature_dim(self) -> int:
-        least = math.ceil(self.key_dim * math.log(self.key_dim))
-        return self.num_features or max(self.key_dim, least)
-
-    def add_own_weights(self) -> None:
-        numbers = self._draw(self.seed)
-        self.random_features = self.add_weight(
-            numbers.shape,
-            name="random_features",
-            trainable=False,
-            dtype="float32",
-            autocast=False,
-            initializer=lambda shape, dtype=None: ops.convert_to_tensor(numbers),
-        )
-
-    def _draw(self, seed):
-        seed = random.randrange(2**31) if seed is None else seed
-        generator = np.random.default_rng(seed)
-        vectors = orthogonal_gaussians(self.feature_dim, self.key_dim, generator)
-        return vectors.astype("float32")  # (F, K)
-
-    def redraw(self, seed: int | None = None) -> None:
-        """Draws new random features."""
-        check_number("seed", seed, int, optional=True, minimum=0)
-        self.random_features.assign(self._draw(seed))
-
-    def feature_map(self, inputs: TensorLike) -> Tensor:
-        """Returns the features phi; `call` leaves out factors that cancel."""
-        return ops.exp(self._exponents(inputs)) * self.feature_dim**-0.5
-
-    def _exponents(self, inputs):
-        """w_i . x - |x|^2 / 2 with x = inputs / K^(1/4)."""
-        inputs = inputs * self.key_dim**-0.25
-        vectors = ops.cast(self.random_features, "float32")
-        squares = ops.sum(ops.square(inputs), axis=-1, keepdims=True)
-        return ops.matmul(inputs, ops.transpose(vectors)) - squares / 2
-
-    def features(self, queries: TensorLike, keys: TensorLike) -> tuple[Tensor, Tensor]:
-        queries = self._exponents(queries)
-        keys = self._exponents(keys)
-        # Factors of one query's features cancel, and so does a factor of all keys'.
-        queries -= ops.stop_gradient(ops.max(queries, axis=-1, keepdims=True))
-        # That of the keys must not depend on them, or a later one would change it: the
-        # exponents w . k - |k|^2 / 2 are |w|^2 / 2 at most.
-        vectors = ops.cast(self.random_features, "float32")
-        squares = ops.sum(ops.square(vectors), axis=-1)
-        excess = ops.relu(ops.max(squares) / 2 - LARGEST_EXPONENT)
-        return ops.exp(queries), ops.exp(keys - excess)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"num_features": self.num_features}
-
-
-def orthogonal_gaussians(number, width, generator):
-    """Returns Gaussian vectors (F, K), orthogonal in blocks of K."""
-    # Section 2.4 of Choromanski et al., 2021, https://arxiv.org/abs/2009.14794.
-    blocks = []
-    for _ in range(-(-number // width)):
-        matrix, upper = np.linalg.qr(generator.standard_normal((width, width)))
-        # Without the signs the matrices would not be uniform.
-        blocks.append((matrix * np.sign(np.diag(upper))).T)
-    # The lengths of independent Gaussian vectors.
-    lengths = np.linalg.norm(generator.standard_normal((number, width)), axis=1)
-    return np.concatenate(blocks)[:number] * lengths[:, None]

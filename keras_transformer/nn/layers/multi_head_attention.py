@@ -448,7 +448,7 @@ class MultiHeadAttention(ComposedLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        return attention_spec(self, (self.num_heads,), args, kwargs)
+        return attention_spec(self, args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
         kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"

@@ -20,20 +20,13 @@ from keras_transformer.nn.layers.basic import (
     LayerNormalization,
 )
 from keras_transformer.nn.layers.from_keras import layer_from_keras_hub
-from keras_transformer.nn.layers.linear_attention import (
-    LinearAttention,
-    PerformerAttention,
-)
+from keras_transformer.nn.layers.linear_attention import LinearAttention
 from keras_transformer.nn.layers.local_attention import LocalAttention
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.nn.layers.relative_positions import (
     AlibiPositions,
     RelativePositions,
     relative_positions,
-)
-from keras_transformer.nn.layers.score_attentions import (
-    MultiHeadAdditiveAttention,
-    ReluAttention,
 )
 from keras_transformer.nn.layers.ssru import SSRU
 from keras_transformer.types import (
@@ -50,10 +43,7 @@ _T = TypeVar("_T", bound=type)
 _KINDS = {
     "dot-product": MultiHeadAttention,
     "local": LocalAttention,
-    "relu": ReluAttention,
-    "additive": MultiHeadAdditiveAttention,
     "linear": LinearAttention,
-    "performer": PerformerAttention,
     "ssru": SSRU,
 }
 _OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
@@ -68,9 +58,7 @@ class LayerArguments(WeightOptions, total=False):
     norm_first: bool
     layer_norm_epsilon: float
     use_bias: bool
-    attention: Literal[
-        "dot-product", "local", "relu", "additive", "linear", "performer", "ssru"
-    ]
+    attention: Literal["dot-product", "local", "linear", "ssru"]
     attention_window: int | None
     num_key_value_heads: int | None
     dropout_rate: float
