@@ -66,8 +66,7 @@ class OwnModel(ExactTraining, keras.Model):
             )
         layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
         self._attends = [layer.cross_attention for layer in layers]
-        if not layers:
-            self.attention = None
+        self.has_attention = bool(layers)
         self.config = types.SimpleNamespace(
             source_vocabulary_size=None,
             target_vocabulary_size=logits.shape[-1],

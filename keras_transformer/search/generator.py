@@ -13,6 +13,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
+from keras_transformer.models.searchable import Searchable
 from keras_transformer.nn.kernels.execution import keeps_shapes
 from keras_transformer.nn.kernels.ids import check_ids
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
@@ -108,11 +109,9 @@ class Generator(_Decoding):
         fixed_shapes: bool = False,
         shortlist: Shortlist | None = None,
     ) -> None:
-        # Step by step, from a source.
-        decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
-        super().__init__(
-            model if decodes else OwnModel(model), config, weights, shortlist
-        )
+        if not isinstance(model, Searchable):
+            model = OwnModel(model)
+        super().__init__(model, config, weights, shortlist)
         if shortlist is not None:
             shortlist.check_fit(self.model, config.beam_size)
         self.longest = config.longest_output  # tokens of any output
@@ -239,7 +238,7 @@ class Generator(_Decoding):
 
         Takes the arguments of `score`; the attention of padding is 0.
         """
-        if self.model.attention is None:
+        if not self.model.has_attention:
             raise ValueError("`align` needs a model with a `DecoderLayer`.")
         self._check_targets("target_out", target_out)
         return self._attended(source, target_out)

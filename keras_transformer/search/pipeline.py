@@ -88,7 +88,7 @@ class Pipeline:
         self.longest = {"source": config.max_source_length, "target": target}
         self.generator = Generator(model, config, weights, shortlist=shortlist)
         self.inputs = dict(INPUTS)  # Of each signature.
-        if self.generator.model.attention is None:
+        if not self.generator.model.has_attention:
             del self.inputs["align"]
         self._in_graph = keras.backend.backend() == "tensorflow"
         self._detokenize = tokenizers.target.detokenize
