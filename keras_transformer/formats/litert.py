@@ -40,7 +40,8 @@ from keras_transformer.nn.kernels.keras_private import (
     without_large_constants,
 )
 from keras_transformer.search import translation
-from keras_transformer.search.generator import Generator, LanguageSampler
+from keras_transformer.search.generator import Generator
+from keras_transformer.search.language_sampler import LanguageSampler
 
 QUANTIZATIONS = ("none", "float16", "int8")
 # The converter names an operation that LiteRT lacks in one of two ways.
