@@ -115,7 +115,6 @@ def export_saved_model(
     check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
     tokenizers = translator.tokenizers
-    config = translator.config
     card = model_card(translator, path, run, languages, dtype)
     known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
@@ -124,7 +123,10 @@ def export_saved_model(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )
     generator = Generator(
-        model, config, decoding_weights, shortlist=translator.shortlist
+        model,
+        config=translator.config,
+        weights=decoding_weights,
+        shortlist=translator.shortlist,
     )
     search = StringSearch(generator, tokenizers)
     module = tf.Module(name="translator")

@@ -121,6 +121,9 @@ class OwnModel(ExactTraining, Recomputing):
     returns tensors (B, ...), and `decode(target_in, encoded)`, which returns the
     logits, encodes a source once.
 
+    A `Generator` also searches a model whose sources are floats (B, S, F), padded with
+    zeros: a functional model says F itself, for another `features` is F.
+
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If a target position sees a later one.
@@ -132,8 +135,11 @@ class OwnModel(ExactTraining, Recomputing):
         "shapes (B, S) and (B, T), to logits (B, T, V)"
     )
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, features: int | None = None) -> None:
         super().__init__(model)
+        if features is None and isinstance(model, keras.Function):
+            features = next((x.shape[2] for x in model.inputs if x.ndim == 3), None)
+        self.features = features
         self._encodes = hasattr(model, "encode")
         self._form, logits = self._tried_forms()
         self._check_causal(logits)
@@ -141,7 +147,7 @@ class OwnModel(ExactTraining, Recomputing):
         if not self.ignores_padding(3):
             warnings.warn(
                 f"The logits of {model.name!r} change with padding of the source, so a "
-                "translation depends on its batch: mask the id 0 in its attention.",
+                "translation depends on its batch: mask zeros in its attention.",
                 stacklevel=2,
             )
         layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
@@ -168,7 +174,14 @@ class OwnModel(ExactTraining, Recomputing):
 
     def _short_source(self, length):
         """Returns two equal sources of two tokens, with padding up to a length."""
-        return ops.convert_to_tensor([[3, 2, *[0] * (length - 2)]] * 2, "int32")
+        tokens = np.array([3, 2], "int32")
+        if self.features is not None:
+            # None is 0, which is padding.
+            tokens = np.linspace(-1.0, 1.0, 2 * self.features, dtype="float32")
+            tokens = tokens.reshape(2, self.features)
+        source = np.zeros((2, length, *tokens.shape[1:]), tokens.dtype)
+        source[:, :2] = tokens
+        return ops.convert_to_tensor(source)
 
     def ignores_padding(self, length: int) -> bool:
         """Whether padding of a source to `length` tokens changes no logits."""
@@ -213,13 +226,14 @@ class OwnModel(ExactTraining, Recomputing):
         return self
 
     def get_config(self) -> dict[str, Any]:
-        return {"model": self.model}
+        return {"model": self.model, "features": self.features}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Any = None
     ) -> OwnModel:
-        return cls(keras.saving.deserialize_keras_object(config["model"]))
+        model = keras.saving.deserialize_keras_object(config["model"])
+        return cls(model, config["features"])
 
 
 class OwnLanguageModel(Recomputing):

@@ -21,7 +21,7 @@ class Searchable(Protocol):
     has_attention: bool
 
     def encode(self, source: TensorLike) -> tuple[Any, ...]:
-        """Returns what the next two take of a source (B, S)."""
+        """Returns what the next two take of a source (B, S) or (B, S, F)."""
 
     def decode_states(self, target_in: TensorLike, *encoded: Nest) -> Tensor:
         """Returns the last states (B, T, D) of target_in (B, T)."""

@@ -32,11 +32,13 @@ from keras_transformer.types import Nest, Tensor, TensorLike
 class Generator:
     """Decodes, samples and scores target ids from source ids.
 
-    Sources are integer tensors (B, S), each row ending with the end id, then padding.
+    Sources are integer tensors (B, S), each row ending with the end id, then padding;
+    or float tensors (B, S, F), then padding of zeros, if the model takes those.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
-            target_in)` to logits (B, T, V), where no target position sees a later one.
+            target_in)` to logits (B, T, V), where no target position sees a later one;
+            see `OwnModel`.
         config: Options of decoding.
         weights: `model.decoding_weights()` to reuse; default computed at each call.
         fixed_shapes: Whether shapes depend only on those of the inputs, as on JAX and
@@ -95,7 +97,7 @@ class Generator:
         """Returns the `n_best` targets of each source, a `DecodingResult`.
 
         Args:
-            source: Integer tensor (B, S).
+            source: Integer tensor (B, S), or float tensor (B, S, F).
             lengths: Integer tensor (B,) of source lengths (tokens, the end token
                 counted), which limit the outputs; or `None`.
             prefix: Integer tensor (B, P), the first ids of the targets, padded.
@@ -247,8 +249,10 @@ class Generator:
         longest = self.longest
         extra = self.config.max_extra_length
         if source.shape[1] == 0:
+            more = [(0, 0)] * len(source.shape)
+            more[1] = (0, 1)
             pad_id = self.model.config.pad_id
-            source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
+            source = ops.pad(source, more, constant_values=pad_id)
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             # A graph must not know the width, which grows in its loop.

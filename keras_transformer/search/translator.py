@@ -233,6 +233,11 @@ class Translator(TextTranslator):
 
 def _check_fit(model, tokenizers, config):
     """Raises `ValueError` unless model, tokenizers and options fit together."""
+    if isinstance(model, OwnModel) and model.features is not None:
+        raise ValueError(
+            "The sources of `model` must be ids: a `Generator` takes others. Received: "
+            f"{model.name!r}, of sources with {model.features} features"
+        )
     sizes = model.config
     for side in ("source", "target"):
         pieces = getattr(tokenizers, side).vocabulary_size
