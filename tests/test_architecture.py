@@ -77,7 +77,7 @@ HAVE_TENSORFLOW_PATHS = {
     )
 }
 # Strings come in and go out here: TensorFlow from the first line.
-NEED_TENSORFLOW = {f"{PACKAGE}.search.pipeline", f"{PACKAGE}.search.translator"}
+NEED_TENSORFLOW = {f"{PACKAGE}.search.strings", f"{PACKAGE}.search.translator"}
 
 
 @functools.cache

@@ -79,7 +79,7 @@ class LiteTranslator(TextTranslator):
             for name in model.get_signature_list()
         }
 
-    def _run(self, name, texts, *more, n_best=1, per_head=False):
+    def run(self, name, texts, *more, n_best=1, per_head=False):
         longest = self.description["longest_output"]
         sources, truncated = self._encoded(self._source, texts, "max_source_length")
         source = _padded(sources)

@@ -163,7 +163,7 @@ def model_card(
         "class": type(model).__name__,
         "parameters": f"{sum(member.count_params() for member in members):,}",
         "sizes": "\n- ".join(map(_sizes, members)),
-        "align": "`align`" if model.attention else None,
+        "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
         "package": package,

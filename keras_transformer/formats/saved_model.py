@@ -27,7 +27,13 @@ from keras_transformer.formats.model_card import (
     model_name,
     training_data,
 )
-from keras_transformer.search.pipeline import INPUTS, Pipeline, as_arrays
+from keras_transformer.search.generator import Generator
+from keras_transformer.search.strings import (
+    SIGNATURES,
+    StringSearch,
+    as_arrays,
+    signatures_of,
+)
 from keras_transformer.search.translation import TextTranslator
 
 # Files for TensorFlow Serving, Docker and Kubernetes beside the versions.
@@ -109,7 +115,6 @@ def export_saved_model(
     check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
     tokenizers = translator.tokenizers
-    config = translator.config
     card = model_card(translator, path, run, languages, dtype)
     known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
@@ -117,15 +122,20 @@ def export_saved_model(
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()
     )
-    chosen = translator.shortlist
-    pipeline = Pipeline(model, tokenizers, config, decoding_weights, chosen)
+    generator = Generator(
+        model,
+        config=translator.config,
+        weights=decoding_weights,
+        shortlist=translator.shortlist,
+    )
+    search = StringSearch(generator, tokenizers)
     module = tf.Module(name="translator")
     module.weights = [weight.value for weight in model.weights]
     module.decoding_weights = keras.tree.flatten(decoding_weights)
     module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
     signatures = {}
-    for name, inputs in pipeline.inputs.items():
-        function = signature(functools.partial(pipeline.run, name), **inputs)
+    for name, each in signatures_of(model).items():
+        function = signature(functools.partial(each.call, search), **each.inputs)
         # Traced once, for both warm-up and saving.
         signatures[name] = function.get_concrete_function()
     with creating_directory(path) as temporary:
@@ -239,7 +249,7 @@ class ExportedTranslator(TextTranslator):
         nbest = self._module.signatures["nbest"].structured_outputs
         self.most = nbest["scores"].shape[1]
 
-    def _run(self, name, *columns, n_best=1, per_head=False):
+    def run(self, name, *columns, n_best=1, per_head=False):
         if name not in self._module.signatures:
             raise ValueError(f"{self.path} has no signature {name!r}.")
         if per_head:
@@ -247,8 +257,9 @@ class ExportedTranslator(TextTranslator):
                 "`per_head` must be False for a SavedModel, which only returns the "
                 "mean over heads. Received: per_head=True"
             )
+        specs = SIGNATURES[name].inputs.items()
         inputs = {
             key: tf.constant(column, spec.dtype)
-            for column, (key, spec) in zip(columns, INPUTS[name].items(), strict=True)
+            for column, (key, spec) in zip(columns, specs, strict=True)
         }
         return as_arrays(self._module.signatures[name](**inputs))

@@ -77,6 +77,7 @@ class Ensemble(ExportableModel):
         self.members = list(members)
         self.built = True
         self.config = EnsembleSizes([member.config for member in members])
+        self.has_attention = all(member.has_attention for member in members)
 
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None

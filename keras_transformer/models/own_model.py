@@ -1,4 +1,4 @@
-"""Decoding and training of any Keras model from source and target ids to logits."""
+"""Decoding and training of any Keras model from ids to logits."""
 
 from __future__ import annotations
 
@@ -17,132 +17,65 @@ from keras_transformer.nn.layers.attention import recorded_attention
 from keras_transformer.nn.layers.transformer_layer import DecoderLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
 
-_EXPECTED = (
-    "`model` must be a Keras model that maps (source, target_in), integers of shapes "
-    "(B, S) and (B, T), to logits (B, T, V)"
+# The forms that the inputs of a model may have.
+_FORMS = (
+    lambda source, target_in: (source, target_in),
+    lambda source, target_in: {"source": source, "target_in": target_in},
 )
+# Two targets that differ in the last token.
+_TARGETS = np.array([[1, 3, 3], [1, 3, 2]], "int32")
 
 
-@keras.saving.register_keras_serializable(package="keras_transformer")
-class OwnModel(ExactTraining, keras.Model):
-    """A Keras model in the form that `Generator`, `Translator` and `train` need.
+class Recomputing(keras.Model):
+    """Base of a user's model in our form: a step computes all positions again.
 
-    The model maps `(source, target_in)`, or `{"source": ..., "target_in": ...}`,
-    integers (B, S) and (B, T), to logits (B, T, V); no target position sees a later
-    one. Ids 0 to 3 are padding, start, end and unknown. Each step of a search calls the
-    model with all positions so far. A model with methods `encode(source)`, which
-    returns tensors (B, ...), and `decode(target_in, encoded)`, which returns the
-    logits, encodes a source once.
-
-    Raises:
-        TypeError: If `model` is not such a model.
-        ValueError: If a target position sees a later one.
+    A subclass has `expected`, and `decode_states(ids, encoded)` that returns logits.
     """
 
-    target_pad_id = 0
+    expected: str  #: What a model must be, for errors.
 
     def __init__(self, model: keras.Model) -> None:
         if not isinstance(model, keras.Model):
-            raise TypeError(f"{_EXPECTED}. Received: a {type(model).__name__}")
+            raise TypeError(f"{self.expected}. Received: a {type(model).__name__}")
         super().__init__(name=model.name, dtype=model.dtype_policy)
         self.model = model
-        self._takes_pair = True
         self.built = True
-        self._encodes = hasattr(model, "encode")
-        # The targets differ in the last token.
-        logits = self._tried([3, 2])
+
+    def _logits_of(self, encoded):
+        """Returns the logits (2, 3, V) of `_TARGETS`, or raises an error."""
+        logits = self.decode_states(ops.convert_to_tensor(_TARGETS), encoded)
+        shape = tuple(getattr(logits, "shape", ()))
+        if len(shape) != 3 or shape[:2] != (2, 3):
+            raise ValueError(f"its outputs for B = 2, T = 3 have the shape {shape}")
+        return ops.convert_to_numpy(ops.cast(logits, "float32"))
+
+    def _refused(self, error):
+        """Returns the `TypeError` for a model that raised an error."""
+        return TypeError(
+            f"{self.expected}. Received: a {type(self.model).__name__}, "
+            f"{self.model.name!r}, which raised {type(error).__name__}: {error!s:.500}"
+        )
+
+    def _check_causal(self, logits):
         if not np.allclose(logits[0, :2], logits[1, :2], rtol=1e-3, atol=1e-3):
             raise ValueError(
                 "`model` must score a target position without later ones: give its "
                 "self-attention `use_causal_mask=True`. Received: "
-                f"{model.name!r}, whose logits change with a later token"
+                f"{self.model.name!r}, whose logits change with a later token"
             )
-        self._unpadded = logits
-        if not self.ignores_padding(3):
-            warnings.warn(
-                f"The logits of {model.name!r} change with padding of the source, so a "
-                "translation depends on its batch: mask the id 0 in its attention.",
-                stacklevel=2,
-            )
-        layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
-        self._attends = [layer.cross_attention for layer in layers]
-        if not layers:
-            self.attention = None
-        self.config = types.SimpleNamespace(
-            source_vocabulary_size=None,
-            target_vocabulary_size=logits.shape[-1],
-            num_decoder_layers=len(layers),
-            pad_id=0,
-            start_id=1,
-            end_id=2,
-            unknown_id=3,
-            check_positions=lambda longest, what: None,
-        )
-
-    def _tried(self, source):
-        """Returns the logits of two short targets, and finds the form of inputs."""
-        source = ops.convert_to_tensor([source, source], "int32")
-        targets = ops.convert_to_tensor([[1, 3, 3], [1, 3, 2]], "int32")
-        problems = []
-        for self._takes_pair in (True, False):
-            try:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("error", "The structure of `inputs`")
-                    logits = self.decode_states(targets, *self.encode(source))
-            except Exception as error:  # Models fail in many ways.
-                problems.append(f"which raised {type(error).__name__}: {error}")
-                continue
-            shape = getattr(logits, "shape", ())
-            if len(shape) == 3 and tuple(shape[:2]) == (2, 3):
-                return ops.convert_to_numpy(ops.cast(logits, "float32"))
-            problems.append(f"whose outputs for B = 2, T = 3 have the shape {shape}")
-        name = self.model.name
-        raise TypeError(f"{_EXPECTED}. Received: {name!r}, {problems[0]:.500}")
-
-    def ignores_padding(self, length: int) -> bool:
-        """Whether padding of a source to `length` tokens changes no logits."""
-        padded = self._tried([3, 2, *[0] * (length - 2)])
-        return np.allclose(self._unpadded, padded, rtol=1e-3, atol=1e-3)
-
-    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
-        source, target_in = inputs
-        if not self._takes_pair:
-            inputs = {"source": source, "target_in": target_in}
-        return self.model(inputs, training=training)
-
-    def encode(self, source: TensorLike) -> tuple[Nest]:
-        """Returns the source (B, S), encoded if the model can, for `decode_states`."""
-        return (self.model.encode(source) if self._encodes else source,)
-
-    def decode_states(self, target_in: TensorLike, encoded: Nest) -> Tensor:
-        """Returns the logits (B, T, V) of target_in (B, T)."""
-        if self._encodes:
-            return self.model.decode(target_in, encoded)
-        return self.call((encoded, target_in), training=False)
 
     def logits(self, states: TensorLike) -> TensorLike:
         """Returns `states`, which are logits."""
         return states
 
-    def attention(
-        self, target_in: TensorLike, encoded: Nest, layer: int = -1
-    ) -> Tensor:
-        """As `Transformer.attention`; needs a `DecoderLayer`."""
-        with recorded_attention() as record:
-            self.decode_states(target_in, encoded)
-        return record[self._attends[layer]][0]
-
-    def start_decoding(
-        self, source: TensorLike, length: int | TensorLike, beam_size: int = 1
-    ) -> Nest:
-        """Returns the state of `decode_step`: the tokens so far and the source."""
-        ids = ops.zeros((ops.shape(source)[0], beam_size, length), "int32")
-        (encoded,) = self.encode(source)
-        return {"index": ops.zeros((), "int32"), "ids": ids, "encoded": encoded}
-
     def decoding_weights(self) -> Nest:
         """Returns `()`: the model uses its own weights."""
         return ()
+
+    def _new_state(self, sentences, hypotheses, length, encoded):
+        """Returns the state of `decode_step`: the tokens so far and the source."""
+        ids = ops.zeros((sentences, hypotheses, length), "int32")
+        return {"index": ops.zeros((), "int32"), "ids": ids, "encoded": encoded}
 
     def resize_decoding(
         self, state: Nest, sentences: TensorLike, length: int | TensorLike
@@ -176,6 +109,113 @@ class OwnModel(ExactTraining, keras.Model):
             logits = self.decode_states(rows[:, : index + 1], encoded)[:, -1]
         return logits, state | {"index": index + 1, "ids": prefix}
 
+
+@keras.saving.register_keras_serializable(package="keras_transformer")
+class OwnModel(ExactTraining, Recomputing):
+    """A Keras model in the form that `Generator`, `Translator` and `train` need.
+
+    The model maps `(source, target_in)`, or `{"source": ..., "target_in": ...}`,
+    integers (B, S) and (B, T), to logits (B, T, V); no target position sees a later
+    one. Ids 0 to 3 are padding, start, end and unknown. Each step of a search calls the
+    model with all positions so far. A model with methods `encode(source)`, which
+    returns tensors (B, ...), and `decode(target_in, encoded)`, which returns the
+    logits, encodes a source once.
+
+    A `Generator` also searches a model whose sources are floats (B, S, F), padded with
+    zeros: a functional model says F itself, for another `features` is F.
+
+    Raises:
+        TypeError: If `model` is not such a model.
+        ValueError: If a target position sees a later one.
+    """
+
+    target_pad_id = 0
+    expected = (
+        "`model` must be a Keras model that maps (source, target_in), integers of "
+        "shapes (B, S) and (B, T), to logits (B, T, V)"
+    )
+
+    def __init__(self, model: keras.Model, features: int | None = None) -> None:
+        super().__init__(model)
+        if features is None and isinstance(model, keras.Function):
+            features = next((x.shape[2] for x in model.inputs if x.ndim == 3), None)
+        self.features = features
+        self._encodes = hasattr(model, "encode")
+        self._form, logits = self._tried_forms()
+        self._check_causal(logits)
+        self._unpadded = logits
+        if not self.ignores_padding(3):
+            warnings.warn(
+                f"The logits of {model.name!r} change with padding of the source, so a "
+                "translation depends on its batch: mask zeros in its attention.",
+                stacklevel=2,
+            )
+        layers = [x for x in layers_within(model) if isinstance(x, DecoderLayer)]
+        self._attends = [layer.cross_attention for layer in layers]
+        self.has_attention = bool(layers)
+        self.config = _config(
+            source_vocabulary_size=None,
+            target_vocabulary_size=logits.shape[-1],
+            num_decoder_layers=len(layers),
+        )
+
+    def _tried_forms(self):
+        """Returns the form of inputs that the model takes, and logits of short ones."""
+        problems = []
+        for form in _FORMS:
+            self._form = form
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("error", "The structure of `inputs`")
+                    return form, self._logits_of(*self.encode(self._short_source(2)))
+            except Exception as error:  # Models fail in many ways.
+                problems.append(error)
+        raise self._refused(problems[0])
+
+    def _short_source(self, length):
+        """Returns two equal sources of two tokens, with padding up to a length."""
+        tokens = np.array([3, 2], "int32")
+        if self.features is not None:
+            # None is 0, which is padding.
+            tokens = np.linspace(-1.0, 1.0, 2 * self.features, dtype="float32")
+            tokens = tokens.reshape(2, self.features)
+        source = np.zeros((2, length, *tokens.shape[1:]), tokens.dtype)
+        source[:, :2] = tokens
+        return ops.convert_to_tensor(source)
+
+    def ignores_padding(self, length: int) -> bool:
+        """Whether padding of a source to `length` tokens changes no logits."""
+        padded = self._logits_of(*self.encode(self._short_source(length)))
+        return np.allclose(self._unpadded, padded, rtol=1e-3, atol=1e-3)
+
+    def call(self, inputs: Any, training: bool | None = None) -> Tensor:
+        return self.model(self._form(*inputs), training=training)
+
+    def encode(self, source: TensorLike) -> tuple[Nest]:
+        """Returns the source (B, S), encoded if the model can, for `decode_states`."""
+        return (self.model.encode(source) if self._encodes else source,)
+
+    def decode_states(self, target_in: TensorLike, encoded: Nest) -> Tensor:
+        """Returns the logits (B, T, V) of target_in (B, T)."""
+        if self._encodes:
+            return self.model.decode(target_in, encoded)
+        return self.call((encoded, target_in), training=False)
+
+    def attention(
+        self, target_in: TensorLike, encoded: Nest, layer: int = -1
+    ) -> Tensor:
+        """As `Transformer.attention`; needs a `DecoderLayer`."""
+        with recorded_attention() as record:
+            self.decode_states(target_in, encoded)
+        return record[self._attends[layer]][0]
+
+    def start_decoding(
+        self, source: TensorLike, length: int | TensorLike, beam_size: int = 1
+    ) -> Nest:
+        """Returns the state of `decode_step`."""
+        sentences = ops.shape(source)[0]
+        return self._new_state(sentences, beam_size, length, *self.encode(source))
+
     def with_dtype(self, dtype: str) -> OwnModel:
         """Returns this model; raises `ValueError` for another `dtype`."""
         if self.compute_dtype != dtype:
@@ -186,10 +226,60 @@ class OwnModel(ExactTraining, keras.Model):
         return self
 
     def get_config(self) -> dict[str, Any]:
-        return {"model": self.model}
+        return {"model": self.model, "features": self.features}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Any = None
     ) -> OwnModel:
-        return cls(keras.saving.deserialize_keras_object(config["model"]))
+        model = keras.saving.deserialize_keras_object(config["model"])
+        return cls(model, config["features"])
+
+
+class OwnLanguageModel(Recomputing):
+    """A decoder-only Keras model in the form that `LanguageSampler` needs.
+
+    The model maps ids, integers (B, T), to logits (B, T, V); no position sees a later
+    one.
+
+    Raises:
+        TypeError: If `model` is not such a model.
+        ValueError: If a position sees a later one.
+    """
+
+    expected = (
+        "`model` must be a `LanguageModel`, or a Keras model that maps ids, integers "
+        "of the shape (B, T), to logits (B, T, V)"
+    )
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__(model)
+        try:
+            logits = self._logits_of(())
+        except Exception as error:  # Models fail in many ways.
+            raise self._refused(error) from error
+        self._check_causal(logits)
+        self.config = _config(vocabulary_size=logits.shape[-1])
+
+    def call(self, ids: TensorLike, training: bool | None = None) -> Tensor:
+        return self.model(ids, training=training)
+
+    def decode_states(self, ids: TensorLike, encoded: Nest) -> Tensor:
+        """Returns the logits (B, T, V) of ids (B, T)."""
+        return self.model(ids, training=False)
+
+    def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
+        """Returns the state of `decode_step` for B = `texts` texts."""
+        return self._new_state(texts, beam_size, length, ())
+
+
+def _config(**sizes):
+    """Returns the `config` of a user's model: its sizes, and the special ids."""
+    return types.SimpleNamespace(
+        pad_id=0,
+        start_id=1,
+        end_id=2,
+        unknown_id=3,
+        check_positions=lambda longest, what: None,
+        **sizes,
+    )

@@ -25,14 +25,14 @@ class Seq2Seq(TokenModel):
     """Base of models from source ids to target ids.
 
     It is called and trained like `Transformer`; `Generator`, `Translator` and exports
-    accept it. A subclass has a `config_class` and `Transformer`'s methods `encode`,
-    `decode_states`, `attention`, `start_decoding`, `decode_step` and `layers_of`; and
-    `resize_decoding` and `decoding_weights` unless it has `decoder_layers`.
+    accept it. A subclass has a `config_class`, `layers_of`, and what `Searchable` asks
+    for and a `TokenModel` has not.
     """
 
     config_class = TransformerConfig
     config: TransformerConfig
     trains_without_logits = True
+    has_attention = True
 
     def __init__(
         self, config: TransformerConfig, **kwargs: Unpack[BasicOptions]

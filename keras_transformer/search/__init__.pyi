@@ -3,7 +3,8 @@ from .beam import (
     beam_search as beam_search,
     reordering as reordering,
 )
-from .generator import Generator as Generator, LanguageSampler as LanguageSampler
+from .generator import Generator as Generator
+from .language_sampler import LanguageSampler as LanguageSampler
 from .sampling import sample as sample
 from .tokens import (
     Constraints as Constraints,

@@ -75,9 +75,9 @@ class Compiled:
         padded = []
         for number, x in enumerate(inputs):
             if number in widths:
-                more = 0, widths[number] - x.shape[1]
-                pad_id = self._model.config.pad_id
-                x = np.pad(x, ((0, 0), more), constant_values=pad_id)
+                more = [(0, 0)] * x.ndim
+                more[1] = (0, widths[number] - x.shape[1])
+                x = np.pad(x, more, constant_values=self._model.config.pad_id)
             if np.ndim(x):  # neither `None` nor one number for all rows
                 # Copies of a row end when it ends.
                 last = x[-1:] if batch else np.zeros((1, *x.shape[1:]), x.dtype)
@@ -174,7 +174,9 @@ def _specs(inputs):
     specs = []
     for x in inputs:
         if x is not None:
-            shape = x.shape if knows_sizes else (None,) * x.ndim
+            shape = x.shape
+            if not knows_sizes:  # but the features of float sources (B, S, F)
+                shape = (None,) * len(shape[:2]) + shape[2:]
             x = shape, x.dtype.name
         specs.append(x)
     return tuple(specs)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Sequence
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.config.options import check_number
-from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
+from keras_transformer.models.searchable import Searchable
 from keras_transformer.nn.kernels.execution import keeps_shapes
 from keras_transformer.nn.kernels.ids import check_ids
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
 from keras_transformer.search.compiled import Compiled
-from keras_transformer.search.recorded import RecordedStep, records_steps
+from keras_transformer.search.recorded import records_steps, step_maker
 from keras_transformer.search.sampling import sample
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.tokens import (
@@ -25,65 +23,22 @@ from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
     SpecialIds,
-    check_constraints,
     score_in_parts,
 )
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
-class _Decoding:
-    """A model and the options of its search."""
-
-    def __init__(self, model, config, weights=None, shortlist=None):
-        self.model = model
-        self.config = config
-        self.weights = weights
-        self.shortlist = shortlist
-        self._recorded = RecordedStep(model) if records_steps(model) else None
-
-    def _rules(self, longest, prefix=None, weights=None):
-        """Returns the options of a search for at most `longest` tokens."""
-        model = self.model
-        config = self.config
-        sizes = model.config
-        weights = weights or self.weights or model.decoding_weights()
-        size = config.no_repeat_ngram_size
-        # A graph of unknown length would compare size - 1 times.
-        if isinstance(longest, int) and size >= longest:
-            size = 0
-        never = None if config.allow_unknown else sizes.unknown_id
-        step = functools.partial(model.decode_step, weights=weights)
-        if self._recorded is not None:
-            step = self._recorded.start(weights)
-        return {
-            "step": step,
-            "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
-            "alpha": config.length_penalty,
-            "length_penalty_form": config.length_penalty_form,
-            "constraints": Constraints(config.min_output_length, size, prefix, never),
-        }
-
-    def _draw(self, state, uniforms, temperature, max_lengths, limit, rules):
-        return sample(
-            state=state,
-            uniforms=uniforms,
-            temperature=temperature,
-            max_lengths=max_lengths,
-            limit=limit,
-            top_k=self.config.top_k,
-            top_p=self.config.top_p,
-            **rules,
-        )
-
-
-class Generator(_Decoding):
+@dataclasses.dataclass(eq=False, repr=False)
+class Generator:
     """Decodes, samples and scores target ids from source ids.
 
-    Sources are integer tensors (B, S), each row ending with the end id, then padding.
+    Sources are integer tensors (B, S), each row ending with the end id, then padding;
+    or float tensors (B, S, F), then padding of zeros, if the model takes those.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that maps `(source,
-            target_in)` to logits (B, T, V), where no target position sees a later one.
+            target_in)` to logits (B, T, V), where no target position sees a later one;
+            see `OwnModel`.
         config: Options of decoding.
         weights: `model.decoding_weights()` to reuse; default computed at each call.
         fixed_shapes: Whether shapes depend only on those of the inputs, as on JAX and
@@ -100,28 +55,25 @@ class Generator(_Decoding):
         >>> result.ids.shape  # (1, 1, T)
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        config: DecodingConfig,
-        weights: Nest = None,
-        fixed_shapes: bool = False,
-        shortlist: Shortlist | None = None,
-    ) -> None:
-        # Step by step, from a source.
-        decodes = hasattr(model, "decode_step") and hasattr(model, "encode")
-        super().__init__(
-            model if decodes else OwnModel(model), config, weights, shortlist
-        )
-        if shortlist is not None:
-            shortlist.check_fit(self.model, config.beam_size)
-        self.longest = config.longest_output  # tokens of any output
+    model: keras.Model
+    config: DecodingConfig
+    weights: Nest = None
+    fixed_shapes: bool = False
+    shortlist: Shortlist | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, Searchable):
+            self.model = OwnModel(self.model)
+        if self.shortlist is not None:
+            self.shortlist.check_fit(self.model, self.config.beam_size)
+        self.longest = self.config.longest_output  # tokens of any output
         # A loop in a graph would read past the table without an error.
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
         # A step is recorded for each shape of its inputs.
-        self.fixed_shapes = fixed_shapes or records_steps(self.model)
+        self.fixed_shapes = self.fixed_shapes or records_steps(self.model)
+        self._step_with = step_maker(self.model)
         compiled = functools.partial(Compiled, model=self.model)
         source = self._padded_source()
         both = source | {1: self.longest}
@@ -145,7 +97,7 @@ class Generator(_Decoding):
         """Returns the `n_best` targets of each source, a `DecodingResult`.
 
         Args:
-            source: Integer tensor (B, S).
+            source: Integer tensor (B, S), or float tensor (B, S, F).
             lengths: Integer tensor (B,) of source lengths (tokens, the end token
                 counted), which limit the outputs; or `None`.
             prefix: Integer tensor (B, P), the first ids of the targets, padded.
@@ -175,18 +127,18 @@ class Generator(_Decoding):
             is_piece = None if size is None else chosen < vocabulary
             chosen = ops.minimum(chosen, vocabulary - 1)
             weights = model.narrowed(weights, chosen)
-        rules = self._rules(self.longest, prefix, weights)
+        step = self._step_with(weights)
         if self.shortlist is not None:  # The search knows tokens by their places.
-            step = rules["step"]
+            wide_step = step
 
-            def narrow_step(ids, parents, state):
-                logits, state = step(ops.take(chosen, ids), parents, state)
+            def step(ids, parents, state):
+                logits, state = wide_step(ops.take(chosen, ids), parents, state)
                 if is_piece is not None:
                     logits = ops.where(is_piece, logits, IMPOSSIBLE)
                 return logits, state
 
-            rules["step"] = narrow_step
         result = beam_search(
+            step=step,
             state=model.start_decoding(source, room, config.beam_size),
             max_lengths=longest,
             limit=limit,
@@ -194,7 +146,7 @@ class Generator(_Decoding):
             n_best=n_best,
             resize=None if keeps_shapes else model.resize_decoding,
             ends_within_beam=config.ends_within_beam,
-            **rules,
+            **rules_of(model, config, self.longest, prefix),
         )
         if self.shortlist is None:
             return result
@@ -216,9 +168,17 @@ class Generator(_Decoding):
 
     def _sample(self, source, lengths, uniforms, temperature):
         source, longest, limit = self._sizes(source, lengths)
-        state = self.model.start_decoding(source, limit)
-        rules = self._rules(self.longest)
-        return self._draw(state, uniforms, temperature, longest, limit, rules)
+        return sample(
+            step=self._step_with(self.weights or self.model.decoding_weights()),
+            state=self.model.start_decoding(source, limit),
+            uniforms=uniforms,
+            temperature=temperature,
+            max_lengths=longest,
+            limit=limit,
+            top_k=self.config.top_k,
+            top_p=self.config.top_p,
+            **rules_of(self.model, self.config, self.longest),
+        )
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the log-probability (B, T) of each token of given targets (nats).
@@ -239,7 +199,7 @@ class Generator(_Decoding):
 
         Takes the arguments of `score`; the attention of padding is 0.
         """
-        if self.model.attention is None:
+        if not self.model.has_attention:
             raise ValueError("`align` needs a model with a `DecoderLayer`.")
         self._check_targets("target_out", target_out)
         return self._attended(source, target_out)
@@ -289,8 +249,10 @@ class Generator(_Decoding):
         longest = self.longest
         extra = self.config.max_extra_length
         if source.shape[1] == 0:
+            more = [(0, 0)] * len(source.shape)
+            more[1] = (0, 1)
             pad_id = self.model.config.pad_id
-            source = ops.pad(source, ((0, 0), (0, 1)), constant_values=pad_id)
+            source = ops.pad(source, more, constant_values=pad_id)
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
             # A graph must not know the width, which grows in its loop.
@@ -313,124 +275,17 @@ class Generator(_Decoding):
         return source, of_each, ops.minimum(width + extra, longest)
 
 
-class LanguageSampler(_Decoding):
-    """Samples continuations of texts.
-
-    Args:
-        model: A `LanguageModel`.
-        top_k: Number of most probable tokens to draw from; default all.
-        top_p: Probability to draw from, in (0, 1]; default all.
-        min_length: Shortest text (tokens, prompt and end token counted), at least 1.
-        no_repeat_ngram_size: Size of n-grams that are never repeated; 0 allows all.
-    Call arguments:
-        prompts: Integer array (B, P), the first tokens of the texts without a start
-            token, each row padded at its end; (B, 0) for none.
-        length: Longest text (tokens, prompt and end token counted).
-        temperature: Divisor of the logits, from 0 (greedy) to infinity (uniform).
-        seed: Row i uses the seed `seed` + i, whatever its batch.
-    Returns:
-        A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
-        the prompt. Log-probabilities are the model's and include the prompt.
-    Raises:
-        TypeError: If `model` is not a `LanguageModel`.
-        ValueError: If an argument is out of range, or there are fewer learned positions
-            than `length`.
-
-    Example:
-        >>> sampler = LanguageSampler(model, top_k=40)
-        >>> result = sampler(np.array([[5, 9]]), length=20, temperature=0.8, seed=1)
-        >>> result.ids[0, 0]  # 20 tokens, beginning with 5 and 9
-    """
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_length: int = 1,
-        no_repeat_ngram_size: int = 0,
-    ) -> None:
-        if not isinstance(model, LanguageModel):
-            raise TypeError(
-                "`model` must be a `LanguageModel`; a `Generator` takes models of "
-                f"source and target. Received: a {type(model).__name__}"
-            )
-        check_constraints(Constraints(min_length, no_repeat_ngram_size))
-        config = DecodingConfig(
-            top_k=top_k,
-            top_p=top_p,
-            min_output_length=min_length,
-            no_repeat_ngram_size=no_repeat_ngram_size,
-            length_penalty=0.0,
-        )
-        super().__init__(model, config)
-        longest = model.config.max_positions
-        self._drawn = Compiled(
-            self.draw, model, columns={0: longest, 1: longest}, cut={2: 1}
-        )
-
-    def __call__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        length: int,
-        temperature: float = 1.0,
-        seed: int = 0,
-    ) -> DecodingResult:
-        prompts = np.asarray(prompts, "int32")
-        if prompts.ndim != 2:
-            raise ValueError(
-                "`prompts` must have one row a text, shape (B, P). Received: shape "
-                f"{prompts.shape}"
-            )
-        check_number("length", length, int, minimum=1)
-        if length < prompts.shape[1]:
-            raise ValueError(
-                "`length` must be at least that of the prompts. Received: "
-                f"length={length}, prompts of {prompts.shape[1]} tokens"
-            )
-        check_number("temperature", temperature, finite=False, minimum=0)
-        check_number("seed", seed, int, minimum=0)
-        size = self.model.config.vocabulary_size
-        if np.any((prompts < 0) | (prompts >= size)):
-            raise ValueError(
-                "`prompts` must hold ids of the vocabulary, from 0 to "
-                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
-            )
-        self.model.config.check_positions(length, "`length`")
-        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
-            return self._without_ngrams(prompts, length, temperature, seed)
-        batch = len(prompts)
-        uniforms = np.empty((len(prompts), length), "float32")
-        for i in range(batch):
-            uniforms[i] = np.random.default_rng(seed + i).random(length)
-        temperatures = np.full(batch, temperature, "float32")
-        lengths = np.full(batch, length, "int32")
-        return self._drawn(prompts, uniforms, temperatures, lengths)
-
-    @functools.cached_property
-    def _without_ngrams(self):
-        """The sampler that may repeat n-grams."""
-        # A graph of any length would compare every token of a long n-gram.
-        config = self.config
-        return LanguageSampler(
-            self.model, config.top_k, config.top_p, config.min_output_length
-        )
-
-    def draw(
-        self,
-        prompts: TensorLike,
-        uniforms: TensorLike,
-        temperature: TensorLike,
-        lengths: TensorLike | None = None,
-    ) -> DecodingResult:
-        """Samples continuations from given numbers; checks nothing.
-
-        `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of
-        the longest texts, by default L tokens.
-        """
-        batch, length = ops.shape(uniforms)
-        state = self.model.start_decoding(batch, length)
-        if lengths is None:
-            lengths = ops.full((batch,), length, dtype="int32")
-        rules = self._rules(length, prompts)
-        return self._draw(state, uniforms, temperature, lengths, length, rules)
+def rules_of(model, config, longest, prefix=None):
+    """Returns the options of a search for at most `longest` tokens."""
+    sizes = model.config
+    size = config.no_repeat_ngram_size
+    # A graph of unknown length would compare size - 1 times.
+    if isinstance(longest, int) and size >= longest:
+        size = 0
+    never = None if config.allow_unknown else sizes.unknown_id
+    return {
+        "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
+        "alpha": config.length_penalty,
+        "length_penalty_form": config.length_penalty_form,
+        "constraints": Constraints(config.min_output_length, size, prefix, never),
+    }

@@ -10,15 +10,22 @@ import functools
 
 import keras
 
-from keras_transformer.models.own_model import OwnModel
+from keras_transformer.models.own_model import Recomputing
 
 _MOST_KEPT = 24  # records of a model
 
 
 def records_steps(model) -> bool:
     """Whether PyTorch records the steps of a model."""
-    # The inputs of an `OwnModel` grow with the output.
-    return keras.backend.backend() == "torch" and not isinstance(model, OwnModel)
+    # The inputs of a user's model grow with the output.
+    return keras.backend.backend() == "torch" and not isinstance(model, Recomputing)
+
+
+def step_maker(model):
+    """Returns a function of `decoding_weights` that returns a step with them."""
+    if records_steps(model):
+        return RecordedStep(model).start
+    return lambda weights: functools.partial(model.decode_step, weights=weights)
 
 
 class RecordedStep:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.types import Tensor, TensorLike
 
 _CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
@@ -44,7 +45,7 @@ class Shortlist:
         sizes = model.config
         most = max(self.table.max(), self.frequent.max())
         special = max(sizes.pad_id, sizes.start_id, sizes.end_id)
-        if not hasattr(model, "narrowed") or special >= _SPECIAL:
+        if not isinstance(model, Seq2Seq) or special >= _SPECIAL:
             raise ValueError(
                 "A shortlist needs a `Transformer` whose special ids are below "
                 f"{_SPECIAL}. Received: {model!r}"

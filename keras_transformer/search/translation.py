@@ -6,7 +6,7 @@ This file only needs NumPy. A LiteRT export has a copy of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -50,13 +50,15 @@ class TextTranslator:
     A text longer than the longest source is cut, and the result is `truncated`. A text
     of spaces only has an empty translation with score 0.
 
-    A subclass has `path`, `most`, the largest `n_best`, and `_run(name, *columns)` with
-    the outputs of the signature `name` of a SavedModel, strings as `str`.
+    A subclass has `path`, `most`, the largest `n_best`, and `run`.
     """
 
     most: int
     batch_size = 32
-    _run: Callable[..., dict[str, Any]]
+
+    def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
+        """Returns the outputs of the signature `name`, strings as `str`."""
+        raise NotImplementedError
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.path}>"
@@ -179,7 +181,7 @@ class TextTranslator:
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             batch = ([column[i] for i in places] for column in (*texts, *numbers))
-            outputs = self._run(name, *batch, **options)
+            outputs = self.run(name, *batch, **options)
             results = zip(*outputs.values(), strict=True)
             for place, result in zip(places, results, strict=True):
                 rows[place] = dict(zip(outputs, result, strict=True))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import keras
+import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
@@ -14,8 +16,15 @@ from keras_transformer.files import replacing, trained_directory, write_json
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.own_model import OwnModel
-from keras_transformer.search.pipeline import Pipeline, check_fit
+from keras_transformer.search.compiled import as_graph, identity_of
+from keras_transformer.search.generator import Generator
 from keras_transformer.search.shortlist import Shortlist
+from keras_transformer.search.strings import (
+    ATTEND,
+    SIGNATURES,
+    StringSearch,
+    as_arrays,
+)
 from keras_transformer.search.translation import TextTranslator
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -55,20 +64,51 @@ class Translator(TextTranslator):
         config: DecodingConfig | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
+        config = DecodingConfig() if config is None else config
         self.tokenizers = tokenizers
-        self.shortlist = shortlist
-        self.config = DecodingConfig() if config is None else config
-        self._pipeline = Pipeline(model, tokenizers, self.config, None, shortlist)
-        self.model = self._pipeline.generator.model
-        check_fit(self.model, tokenizers, self.config)
-        self._run = self._pipeline.answer
-        self.most = self.config.beam_size
+        self.generator = Generator(model, config, shortlist=shortlist)
+        _check_fit(self.model, tokenizers, config)
+        self.most = config.beam_size
+        self._search = StringSearch(self.generator, tokenizers)
+        self._functions = {}
+
+    @property
+    def model(self) -> keras.Model:
+        """The model of the generator."""
+        return self.generator.model
+
+    @property
+    def config(self) -> DecodingConfig:
+        """The options of decoding."""
+        return self.generator.config
+
+    @property
+    def shortlist(self) -> Shortlist | None:
+        """The pieces that a search scores."""
+        return self.generator.shortlist
 
     def __repr__(self):
         model = self.model.model if isinstance(self.model, OwnModel) else self.model
         kind = type(model).__name__
         size = model.count_params()
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
+
+    def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
+        """Returns the outputs of a signature, or of "attend", for lists of inputs.
+
+        On TensorFlow it is one graph.
+        """
+        signature = (SIGNATURES | {"attend": ATTEND})[name]
+        specs = signature.inputs.values()
+        variant = (name, *options.items())
+        if keras.backend.backend() == "tensorflow":
+            variant += (identity_of(self.model.variables),)
+        if variant not in self._functions:
+            function = functools.partial(signature.call, self._search, **options)
+            self._functions[variant] = as_graph(function, specs)
+        pairs = zip(columns, specs, strict=True)
+        tensors = [tf.constant(column, spec.dtype) for column, spec in pairs]
+        return as_arrays(self._functions[variant](*tensors))
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:
@@ -189,3 +229,38 @@ class Translator(TextTranslator):
 
         check_choice("format", format, EXPORTERS)
         return EXPORTERS[format](self, path, **options)
+
+
+def _check_fit(model, tokenizers, config):
+    """Raises `ValueError` unless model, tokenizers and options fit together."""
+    if isinstance(model, OwnModel) and model.features is not None:
+        raise ValueError(
+            "The sources of `model` must be ids: a `Generator` takes others. Received: "
+            f"{model.name!r}, of sources with {model.features} features"
+        )
+    sizes = model.config
+    for side in ("source", "target"):
+        pieces = getattr(tokenizers, side).vocabulary_size
+        expected = getattr(sizes, f"{side}_vocabulary_size")
+        if expected not in (None, pieces):
+            raise ValueError(
+                f"The {side} tokenizer and the model must have the same vocabulary "
+                f"size. Received: {pieces} pieces, {side}_vocabulary_size={expected}"
+            )
+    ids = (sizes.pad_id, sizes.start_id, sizes.end_id)
+    target = tokenizers.target
+    expected = (target.pad_id, target.start_id, target.end_id)
+    if ids != expected:
+        raise ValueError(
+            "The tokenizers and the model must have the same `pad_id`, `start_id` "
+            f"and `end_id`. Received: {expected} and {ids}"
+        )
+    layer = config.alignment_layer
+    layers = sizes.num_decoder_layers
+    if layers and not -layers <= layer < layers:
+        raise ValueError(
+            f"`alignment_layer` must be from {-layers} to {layers - 1}. "
+            f"Received: alignment_layer={layer}"
+        )
+    longest = max(config.max_source_length, config.longest_output)
+    sizes.check_positions(longest, "`max_source_length` + `max_extra_length`")

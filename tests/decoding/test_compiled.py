@@ -110,7 +110,7 @@ def test_batches_of_any_size_and_new_weights_compile_little(rng):
             first = expected
     assert first != expected
     # Sources of at most 32 tokens have one width, in batches of 1, 8 and 32 rows.
-    variant = one._pipeline.generator._searched.variant
+    variant = one.generator._searched.variant
     assert variant.cache_info().misses == 3
 
 

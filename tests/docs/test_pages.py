@@ -23,7 +23,7 @@ from keras_transformer import (
 )
 from keras_transformer.apps.cli import make_parser
 from keras_transformer.config.layer_config import ATTENTION_KINDS, RELATIVE_POSITIONS
-from keras_transformer.search.pipeline import INPUTS
+from keras_transformer.search.strings import SIGNATURES
 from tests import tiny_run
 from tests.docs.document import ROOT, blocks, commands, run, write_files
 from tests.models.backends import BACKENDS, run_python
@@ -146,7 +146,7 @@ def test_the_signatures_and_their_inputs_are_those_of_an_export():
     text = section("serving.md", "Signatures")
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
     inputs = {name: re.findall(r"`(\w+)`", cell) for name, cell in rows}
-    assert inputs == {name: list(specs) for name, specs in INPUTS.items()}
+    assert inputs == {name: list(each.inputs) for name, each in SIGNATURES.items()}
 
 
 def test_every_path_in_the_map_exists():

@@ -21,7 +21,7 @@ from keras_transformer.formats.model_card import (
     training_data,
     weights_digest,
 )
-from keras_transformer.search.pipeline import INPUTS
+from keras_transformer.search.strings import SIGNATURES
 from keras_transformer.training import average_run, evaluation
 from tests import tiny_run
 
@@ -243,10 +243,11 @@ def test_the_signatures_are_those_of_an_export(saved_model):
     rows = rows_of((saved_model / "README.md").read_text("utf-8"))
     signatures = {row[0].strip("`"): row[1:] for row in rows if row[0][:1] == "`"}
     found = tf.saved_model.load(str(saved_model)).signatures
-    assert set(signatures) == set(found) == set(INPUTS)
+    assert set(signatures) == set(found) == set(SIGNATURES)
     kinds = {"float32": tf.float32, "int64": tf.int64}
     for name, (inputs, outputs) in signatures.items():
-        assert re.findall(r"(\w+)(?: \(\w+\))?(?:, |$)", inputs) == list(INPUTS[name])
+        expected = list(SIGNATURES[name].inputs)
+        assert re.findall(r"(\w+)(?: \(\w+\))?(?:, |$)", inputs) == expected
         types = {"truncated": (1, tf.bool)}
         for output in re.findall(r"(\w+)((?: \[[^\]]*\])?)((?: \(\w+\))?)", outputs):
             rank = len(output[1].split(",")) if output[1] else 1

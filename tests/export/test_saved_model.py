@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer import ExportedTranslator, Translator
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.files import latest_version
-from keras_transformer.search.pipeline import INPUTS, Pipeline
+from keras_transformer.search.strings import SIGNATURES, Signature
 from tests import tiny_run
 from tests.test_lite import assert_same
 
@@ -51,19 +51,19 @@ def test_graphs_are_made_once_and_a_server_sees_no_half_written_version(
     """And a failure, after the warm-up requests were made, leaves nothing."""
     seen, traced = [], []
 
-    def run(self, name, *inputs):
-        traced.append(name)
+    def call(self, search, *inputs):
+        traced.append(self)
         return {"text": inputs[0]}
 
     def save(module, directory, **_):
         (Path(directory) / "README.md").mkdir(parents=True)  # The card is none.
         seen.extend(path.name for path in (tmp_path / "name").iterdir())
 
-    monkeypatch.setattr(Pipeline, "run", run)
+    monkeypatch.setattr(Signature, "call", call)
     monkeypatch.setattr(tf.saved_model, "save", save)
     with pytest.raises(IsADirectoryError):
         tiny_run.translator().export(tmp_path / "name")
-    assert sorted(traced) == sorted(INPUTS)
+    assert traced == list(SIGNATURES.values())
     assert len(seen) == 1 and not seen[0].isdecimal()
     assert not list((tmp_path / "name").iterdir())
 

@@ -20,7 +20,7 @@ from keras_transformer.formats.saved_model import (
     write_serving_files,
     write_warmup_requests,
 )
-from keras_transformer.search.pipeline import INPUTS
+from keras_transformer.search.strings import SIGNATURES
 
 yaml = pytest.importorskip("yaml")
 
@@ -227,7 +227,7 @@ def test_every_signature_is_warmed_up_alone_and_in_a_batch(saved_model):
             lengths.add(len(texts[0].split()))
         for number in ("temperature", "seed") if name == "sample" else ():
             assert (arrays[number] == 1).all()
-    assert sizes == dict.fromkeys(INPUTS, [1, 1, 1, 8])
+    assert sizes == dict.fromkeys(SIGNATURES, [1, 1, 1, 8])
     assert min(lengths) <= 3 < 10 < max(lengths)
 
 

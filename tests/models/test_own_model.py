@@ -7,9 +7,11 @@ import tensorflow as tf
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.models.own_model import OwnModel
 from tests import tiny_run
 from tests.export.test_identity import by_c_api, unhex
 from tests.layers.reference_weights import randomise
+from tests.models.cases import random_language_model
 from tests.tiny_run import KillAfter, Killed, assert_equal, last_state
 
 SEARCH = kt.DecodingConfig(beam_size=3, max_output_length=9, max_source_length=20)
@@ -163,13 +165,104 @@ def test_a_model_that_sees_padding_is_told():
     "model, error, words",
     [
         (3, TypeError, "maps .source, target_in.*Received: a int"),
-        (dense(), TypeError, "maps .source, target_in.*: 'dense', which raised"),
+        (dense(), TypeError, "maps .source, target_in.*, 'dense', which raised"),
         (keras_only(None, False), ValueError, "use_causal_mask=True.*'keras_only'"),
     ],
 )
 def test_what_cannot_be_used_is_refused(model, error, words):
     with pytest.raises(error, match=words):
         kt.Translator(model, tiny_run.tokenizers(), SEARCH)
+
+
+def of_features():
+    source, target = keras.Input((None, 6)), keras.Input((None,), dtype="int32")
+    is_frame = ops.any(ops.not_equal(source, 0), axis=-1)
+    attend = [keras.layers.MultiHeadAttention(2, 8) for _ in range(2)]
+    states = keras.layers.Embedding(11, 16)(target)
+    states += attend[0](states, states, use_causal_mask=True)
+    encoded = keras.layers.Dense(16)(source)
+    states += attend[1](states, encoded, value_mask=is_frame)
+    return keras.Model((source, target), keras.layers.Dense(11)(states))
+
+
+class HalvesOfFeatures(keras.Model):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def encode(self, source):
+        return source + 0
+
+    def decode(self, target_in, encoded):
+        return self.model((encoded, target_in))
+
+
+def test_a_source_may_be_floats():
+    model, rng = of_features(), np.random.default_rng(4)
+    randomise(model, rng)
+    source, lengths = rng.normal(size=(2, 4, 6)).astype("float32"), np.array([4, 2])
+    source[1, 2:] = 0
+    config = kt.DecodingConfig(beam_size=1, max_extra_length=3, min_output_length=9)
+    found = kt.Generator(model, config).search(source, lengths)
+    assert ops.convert_to_numpy(found.lengths)[:, 0].tolist() == [7, 5]
+    for i, length in enumerate(lengths):
+        expected = [1]
+        while len(expected) < length + 3:
+            inputs = source[i : i + 1, :length], np.array([expected])
+            logits = ops.convert_to_numpy(model(inputs))[0, -1]
+            logits[:4] = -np.inf  # No special piece, and no end before the limit.
+            expected.append(int(logits.argmax()))
+        ids = ops.convert_to_numpy(found.ids)[i, 0, : length + 2]
+        assert ids.tolist() == expected[1:]
+    halves = OwnModel(HalvesOfFeatures(model), features=6)
+    again = kt.Generator(halves, config).search(source, lengths)
+    np.testing.assert_array_equal(
+        *(ops.convert_to_numpy(x.ids) for x in (found, again))
+    )
+    with pytest.raises(ValueError, match="must be ids.*sources with 6 features"):
+        kt.Translator(model, tiny_run.tokenizers(), SEARCH)
+
+
+class Alone(keras.Model):
+    """Hides all of a `LanguageModel` but its call."""
+
+    def __init__(self, language):
+        super().__init__()
+        self.language = language
+
+    def call(self, ids):
+        return self.language(ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 5, "no_repeat_ngram_size": 9}])
+def test_a_decoder_only_model_draws_what_the_cached_sampler_draws(options):
+    language = random_language_model(np.random.default_rng(3), pad_id=0)
+    prompts = np.array([[9, 4, 17], [8, 0, 0]], "int32")
+    found, expected = (
+        kt.LanguageSampler(model, **options)(prompts, length=9, seed=5)
+        for model in (Alone(language), language)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        ours, theirs = ops.convert_to_numpy(ours), ops.convert_to_numpy(theirs)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def decoder_only(causal):
+    ids = keras.Input((None,), dtype="int32")
+    states = keras.layers.Embedding(30, 8)(ids)
+    attend = keras.layers.MultiHeadAttention(2, 4)
+    states += attend(states, states, use_causal_mask=causal)
+    return keras.Model(ids, keras.layers.Dense(30)(states), name="decoder_only")
+
+
+def test_a_functional_model_is_sampled_if_no_position_sees_a_later_one():
+    model = decoder_only(causal=True)
+    result = kt.LanguageSampler(model)(np.zeros((2, 0), "int32"), 5, temperature=0)
+    ids = ops.convert_to_numpy(result.ids)[:, 0]
+    logits = ops.convert_to_numpy(model(np.insert(ids, 0, 1, axis=1)))[:, 0, 2:]
+    np.testing.assert_array_equal(ids[:, 0], 2 + logits.argmax(-1))
+    with pytest.raises(ValueError, match="use_causal_mask=True.*'decoder_only'"):
+        kt.LanguageSampler(decoder_only(causal=False))
 
 
 class Subclass(kt.Transformer):

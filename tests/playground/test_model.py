@@ -6,7 +6,6 @@ import pytest
 from keras_transformer import Translator
 from keras_transformer.apps.playground.played_run import PlayedRun
 from keras_transformer.apps.serving.tensors import RequestError
-from keras_transformer.search import pipeline
 from keras_transformer.search.generator import Generator
 from keras_transformer.text.words import labels_of
 from tests import tiny_run
@@ -31,7 +30,8 @@ def translator():
 @pytest.fixture
 def eager(monkeypatch):
     """Lets new functions run without a graph: to make one takes seconds."""
-    monkeypatch.setattr(pipeline, "as_graph", lambda function, signature: function)
+    as_graph = "keras_transformer.search.translator.as_graph"
+    monkeypatch.setattr(as_graph, lambda function, signature: function)
 
 
 def found(answer):

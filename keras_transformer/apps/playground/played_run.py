@@ -10,14 +10,13 @@ import numpy as np
 
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.formats.model_card import example_sources
-from keras_transformer.search.pipeline import Pipeline
 from keras_transformer.search.translator import Translator
 from keras_transformer.text.words import labels_of, words_of
 
 MOST_CHARACTERS = 2000
 MOST_TRANSLATIONS = 10
 MOST_HYPOTHESES = 16
-_MOST_PIPELINES = 8  # Kept with their graphs, one for each beam size or layer.
+_MOST_TRANSLATORS = 8  # Kept with their graphs, one for each beam size or layer.
 
 
 class PlayedRun:
@@ -32,10 +31,10 @@ class PlayedRun:
         model = self._translator.model
         tokenizers = self._translator.tokenizers
 
-        def pipeline(**changes):
-            return Pipeline(model, tokenizers, self._config.replace(**changes))
+        def translator(**changes):
+            return Translator(model, tokenizers, self._config.replace(**changes))
 
-        self._pipeline = functools.lru_cache(_MOST_PIPELINES)(pipeline)
+        self._changed = functools.lru_cache(_MOST_TRANSLATORS)(translator)
         layers = model.config.num_decoder_layers
         beam_size = min(self._config.beam_size, MOST_HYPOTHESES)
         self.facts = {
@@ -49,8 +48,8 @@ class PlayedRun:
         }
         # The first run of a graph is slow.
         self.translate(".")
-        first = self._pipeline(alignment_layer=self.facts["layer"])
-        looked = first.answer("attend", ["."], [[tokenizers.target.end_id]])
+        first = self._changed(alignment_layer=self.facts["layer"])
+        looked = first.run("attend", ["."], [[tokenizers.target.end_id]])
         self.facts["heads"] = looked["attention"].shape[1]
 
     def translate(
@@ -82,8 +81,7 @@ class PlayedRun:
         else:
             name = "nbest"
             columns = ([text],)
-        pipeline = self._pipeline(beam_size=beam_size)
-        outputs = pipeline.answer(name, *columns, with_ids=True)
+        outputs = self._changed(beam_size=beam_size).run(name, *columns, with_ids=True)
         pad_id = self._translator.tokenizers.target.pad_id
         texts = outputs.get("translations", outputs.get("translation")).reshape(-1)
         scores = outputs.get("scores", outputs.get("score")).reshape(-1)
@@ -112,8 +110,7 @@ class PlayedRun:
         for token in tokens:
             largest = self._translator.tokenizers.target.vocabulary_size - 1
             _check_number("tokens", token, 0, largest)
-        pipeline = self._pipeline(alignment_layer=layer)
-        outputs = pipeline.answer("attend", [text], [tokens])
+        outputs = self._changed(alignment_layer=layer).run("attend", [text], [tokens])
         weights = outputs["attention"][0]
         if head is None:
             weights = weights.mean(axis=0)

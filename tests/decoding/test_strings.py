@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Translator
-from keras_transformer.search.pipeline import INPUTS
+from keras_transformer.search.strings import SIGNATURES
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
@@ -97,9 +97,10 @@ def signatures(saved_model):
 
 def call(signatures, name, texts, more=None):
     columns = [list(texts), *(MORE[name](len(texts)) if more is None else more)]
+    specs = SIGNATURES[name].inputs.items()
     given = {
         key: tf.constant(column, spec.dtype)
-        for (key, spec), column in zip(INPUTS[name].items(), columns, strict=True)
+        for (key, spec), column in zip(specs, columns, strict=True)
     }
     return {key: value.numpy() for key, value in signatures[name](**given).items()}
 
@@ -133,7 +134,7 @@ def assert_rows_equal(ours, theirs):
             np.testing.assert_array_equal(ours[key], value)
 
 
-every_signature = pytest.mark.parametrize("name", INPUTS)
+every_signature = pytest.mark.parametrize("name", SIGNATURES)
 
 
 def test_the_signatures_are_those_of_the_table(signatures):
@@ -251,7 +252,7 @@ def test_sampling_with_odd_temperatures_is_greedy_or_wild(signatures):
 
 def test_every_input_and_output_has_a_row_for_each_text(signatures):
     """A server joins the rows of several requests, and refuses scalars."""
-    for name in INPUTS:
+    for name in SIGNATURES:
         inputs = signatures[name].structured_input_signature[1]
         for spec in (*inputs.values(), *signatures[name].structured_outputs.values()):
             assert spec.shape.rank and spec.shape[0] is None, (name, spec)

@@ -1,0 +1,157 @@
+"""Sampling of texts with a language model, without TensorFlow."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_transformer.config import DecodingConfig
+from keras_transformer.config.options import check_number
+from keras_transformer.models.language_model import LanguageModel
+from keras_transformer.models.own_model import OwnLanguageModel
+from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.generator import rules_of
+from keras_transformer.search.recorded import step_maker
+from keras_transformer.search.sampling import sample
+from keras_transformer.search.tokens import (
+    Constraints,
+    DecodingResult,
+    check_constraints,
+)
+from keras_transformer.types import TensorLike
+
+
+class LanguageSampler:
+    """Samples continuations of texts.
+
+    Args:
+        model: A `LanguageModel`; or any Keras model that maps ids (B, T) to logits
+            (B, T, V), where no position sees a later one. Ids 0 to 3 are padding,
+            start, end and unknown. It computes all positions again for each token.
+        top_k: Number of most probable tokens to draw from; default all.
+        top_p: Probability to draw from, in (0, 1]; default all.
+        min_length: Shortest text (tokens, prompt and end token counted), at least 1.
+        no_repeat_ngram_size: Size of n-grams that are never repeated; 0 allows all.
+    Call arguments:
+        prompts: Integer array (B, P), the first tokens of the texts without a start
+            token, each row padded at its end; (B, 0) for none.
+        length: Longest text (tokens, prompt and end token counted).
+        temperature: Divisor of the logits, from 0 (greedy) to infinity (uniform).
+        seed: Row i uses the seed `seed` + i, whatever its batch.
+    Returns:
+        A `DecodingResult` with one text per prompt: `ids` (B, 1, `length`) begin with
+        the prompt. Log-probabilities are the model's and include the prompt.
+    Raises:
+        TypeError: If `model` is not such a model.
+        ValueError: If an argument is out of range, there are fewer learned positions
+            than `length`, or a position sees a later one.
+
+    Example:
+        >>> sampler = LanguageSampler(model, top_k=40)
+        >>> result = sampler(np.array([[5, 9]]), length=20, temperature=0.8, seed=1)
+        >>> result.ids[0, 0]  # 20 tokens, beginning with 5 and 9
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_length: int = 1,
+        no_repeat_ngram_size: int = 0,
+    ) -> None:
+        check_constraints(Constraints(min_length, no_repeat_ngram_size))
+        columns = {}  # Padding would make each step of a user's model slower.
+        if isinstance(model, LanguageModel):
+            longest = model.config.max_positions
+            columns = {0: longest, 1: longest}
+        elif not isinstance(model, OwnLanguageModel):
+            model = OwnLanguageModel(model)
+        self.model = model
+        self.config = DecodingConfig(
+            top_k=top_k,
+            top_p=top_p,
+            min_output_length=min_length,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            length_penalty=0.0,
+        )
+        self._step_with = step_maker(model)
+        self._drawn = Compiled(self.draw, model, columns, cut={2: 1})
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        length: int,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> DecodingResult:
+        prompts = np.asarray(prompts, "int32")
+        if prompts.ndim != 2:
+            raise ValueError(
+                "`prompts` must have one row a text, shape (B, P). Received: shape "
+                f"{prompts.shape}"
+            )
+        check_number("length", length, int, minimum=1)
+        if length < prompts.shape[1]:
+            raise ValueError(
+                "`length` must be at least that of the prompts. Received: "
+                f"length={length}, prompts of {prompts.shape[1]} tokens"
+            )
+        check_number("temperature", temperature, finite=False, minimum=0)
+        check_number("seed", seed, int, minimum=0)
+        size = self.model.config.vocabulary_size
+        if np.any((prompts < 0) | (prompts >= size)):
+            raise ValueError(
+                "`prompts` must hold ids of the vocabulary, from 0 to "
+                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
+            )
+        self.model.config.check_positions(length, "`length`")
+        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
+            return self._without_ngrams(prompts, length, temperature, seed)
+        batch = len(prompts)
+        uniforms = np.empty((len(prompts), length), "float32")
+        for i in range(batch):
+            uniforms[i] = np.random.default_rng(seed + i).random(length)
+        temperatures = np.full(batch, temperature, "float32")
+        lengths = np.full(batch, length, "int32")
+        return self._drawn(prompts, uniforms, temperatures, lengths)
+
+    @functools.cached_property
+    def _without_ngrams(self):
+        """The sampler that may repeat n-grams."""
+        # A graph of any length would compare every token of a long n-gram.
+        config = self.config
+        return LanguageSampler(
+            self.model, config.top_k, config.top_p, config.min_output_length
+        )
+
+    def draw(
+        self,
+        prompts: TensorLike,
+        uniforms: TensorLike,
+        temperature: TensorLike,
+        lengths: TensorLike | None = None,
+    ) -> DecodingResult:
+        """Samples continuations from given numbers; checks nothing.
+
+        `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of
+        the longest texts, by default L tokens.
+        """
+        batch, length = ops.shape(uniforms)
+        if lengths is None:
+            lengths = ops.full((batch,), length, dtype="int32")
+        return sample(
+            step=self._step_with(self.model.decoding_weights()),
+            state=self.model.start_decoding(batch, length),
+            uniforms=uniforms,
+            temperature=temperature,
+            max_lengths=lengths,
+            limit=length,
+            top_k=self.config.top_k,
+            top_p=self.config.top_p,
+            **rules_of(self.model, self.config, length, prompts),
+        )

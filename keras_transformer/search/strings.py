@@ -1,0 +1,277 @@
+"""The signatures of an export: functions from strings to strings. Needs TensorFlow.
+
+A signature takes tensors whose first axis is the batch and returns a dictionary of such
+tensors. On the TensorFlow backend it can be one graph; on JAX and PyTorch only the text
+is handled by TensorFlow.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_transformer.models.searchable import Searchable
+from keras_transformer.search.generator import Generator
+from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+
+class _Tokens(NamedTuple):
+    """Texts as ids: B texts of at most S tokens."""
+
+    ids: Any  # (B, S) int32, the end token, then padding
+    lengths: Any  # (B,) int32, tokens, the end token counted
+    truncated: Any  # (B,) bool, whether a text was cut
+
+
+class StringSearch:
+    """A `Generator` between two tokenizers: what the signatures share."""
+
+    def __init__(self, generator: Generator, tokenizers: TokenizerPair):
+        self.generator = generator
+        self.tokenizers = tokenizers
+        self.detokenize = tokenizers.target.detokenize
+        self._is_graph = keras.backend.backend() == "tensorflow"
+        if not self._is_graph:
+            # What is done to text has graphs of its own, which are faster.
+            graph = functools.partial(
+                tf.function, autograph=False, reduce_retracing=True
+            )
+            self.source_ids = graph(self.source_ids)
+            self.target_ids = graph(self.target_ids)
+            self.outputs = graph(self.outputs)
+            self.detokenize = graph(self.detokenize)
+
+    def source_ids(self, texts):
+        """Returns sources [B] as ids, cut to the longest."""
+        longest = self.generator.config.max_source_length
+        return _ids_of(self.tokenizers.source, texts, longest)
+
+    def target_ids(self, texts):
+        """Returns targets [B] as ids, cut to the longest."""
+        return _ids_of(self.tokenizers.target, texts, self.generator.longest)
+
+    def outputs(self, source, result, with_ids):
+        """Returns the outputs of `nbest` from a `DecodingResult`."""
+        ids = result.ids  # (B, n_best, T)
+        _, count, length = tf.unstack(tf.shape(ids))
+        texts = self.detokenize(tf.reshape(ids, (-1, length)))
+        texts = tf.reshape(texts, (-1, ids.shape[1] or count))
+        # An empty text, only an end token, has an empty translation.
+        empty = (source.lengths <= 1)[:, None]
+        outputs = {
+            "translations": tf.where(empty, "", texts),
+            "scores": tf.where(empty, 0.0, result.scores),
+            "truncated": source.truncated,
+        }
+        return outputs | ({"ids": ids} if with_ids else {})
+
+    def called(self, function, *inputs, **options):
+        """Calls a method of the generator with TensorFlow's tensors."""
+        if self._is_graph:
+            return function(*inputs, **options)
+        outputs = function(*[x.numpy() for x in inputs], **options)
+        return keras.tree.map_structure(
+            lambda x: tf.constant(ops.convert_to_numpy(x)), outputs
+        )
+
+
+def translate(search, text):
+    """Translates strings [B]: `translation` [B], `score` [B], `truncated` [B]."""
+    return _first_of(nbest(search, text, n_best=1))
+
+
+def nbest(search, text, n_best=None, with_ids=False):
+    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`.
+
+    `with_ids` adds `ids` [B, n_best, T], or [B, T] where there is one translation.
+    """
+    generator = search.generator
+    source = search.source_ids(text)
+    result = search.called(
+        generator.search,
+        source.ids,
+        source.lengths,
+        n_best=n_best or generator.config.num_best,
+    )
+    return search.outputs(source, result, with_ids)
+
+
+def complete(search, text, prefix, with_ids=False):
+    """Translates strings [B] to translations that begin with `prefix` [B].
+
+    Returns what `translate` does; `truncated` is True if either text was cut.
+    """
+    target = search.tokenizers.target
+    source = search.source_ids(text)
+    prefixes = target.tokenize(prefix)
+    longest = search.generator.longest - 1
+    truncated = source.truncated | (prefixes.row_lengths() > longest)
+    prefixes = prefixes[:, :longest]
+    prefix_lengths = tf.cast(prefixes.row_lengths(), tf.int32)
+    result = search.called(
+        search.generator.search,
+        source.ids,
+        source.lengths,
+        prefixes.to_tensor(target.pad_id),
+        prefix_lengths,
+    )
+    lengths = source.lengths + prefix_lengths
+    both = source._replace(lengths=lengths, truncated=truncated)
+    return _first_of(search.outputs(both, result, with_ids))
+
+
+def sample(search, text, temperature, seed, with_ids=False):
+    """Samples a translation of each of the strings [B]; returns what `translate` does.
+
+    A `temperature` [B] is from 0 (greedy) to infinity (uniform); each text has a `seed`
+    [B].
+    """
+    # No error for another temperature: a server may batch several clients.
+    source = search.source_ids(text)
+    longest = search.generator.longest
+    uniforms = tf.map_fn(
+        lambda one: tf.random.stateless_uniform([longest], [one, 0], alg="philox"),
+        seed,
+        fn_output_signature=tf.float32,
+    )
+    result = search.called(
+        search.generator.sample,
+        source.ids,
+        source.lengths,
+        tf.reshape(uniforms, (-1, longest)),
+        temperature,
+    )
+    return _first_of(search.outputs(source, result, with_ids))
+
+
+def score(search, source, target):
+    """Scores given translations of strings [B], end token included (nats)."""
+    sources = search.source_ids(source)
+    targets = search.target_ids(target)
+    scores = search.called(search.generator.score, sources.ids, targets.ids)
+    return {
+        "log_probability": tf.reduce_sum(scores, axis=1),
+        # "" where padded.
+        "tokens": search.tokenizers.target.piece_strings(targets.ids),
+        "token_log_probabilities": scores,
+        "truncated": sources.truncated | targets.truncated,
+    }
+
+
+def align(search, text, per_head=False):
+    """Translates strings [B] and returns the attention of each output token.
+
+    `attention` [B, T, S] is the mean over heads, or `per_head` [B, H, T, S].
+    """
+    source = search.source_ids(text)
+    ids = search.called(search.generator.search, source.ids, source.lengths).ids
+    ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
+    lengths = tf.math.count_nonzero(ids, axis=1)  # padding is 0
+    ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
+    outputs = _attended(search, source, ids)
+    if not per_head:
+        outputs["attention"] = tf.reduce_mean(outputs["attention"], axis=1)
+    return {"translation": search.detokenize(ids), **outputs}
+
+
+def attend(search, text, target_ids):
+    """As `align` with `per_head`, for given `target_ids` [B, T]."""
+    return _attended(search, search.source_ids(text), target_ids)
+
+
+class Signature(NamedTuple):
+    """A function of a `StringSearch` and tensors, and what the tensors are."""
+
+    function: Callable[..., dict[str, Any]]
+    inputs: dict[str, tf.TensorSpec]
+
+    def call(self, search, *inputs, **options):
+        """Calls the function, also with an empty batch."""
+        batch = tf.shape(inputs[0])[0]
+        for given in inputs[1:]:
+            tf.debugging.assert_equal(
+                tf.shape(given)[0], batch, "All inputs must have one number of rows."
+            )
+        if inputs[0].shape[0]:  # A graph knows it of no batch.
+            return self.function(search, *inputs, **options)
+        # An empty batch gets an empty text.
+        spare = tf.cast(batch < 1, tf.int32)
+        some = [tf.concat([x, tf.zeros([spare], x.dtype)], axis=0) for x in inputs]
+        outputs = self.function(search, *some, **options)
+        return {key: value[:batch] for key, value in outputs.items()}
+
+
+_TEXT = tf.TensorSpec([None], tf.string)
+# One of each text: a server joins the rows of several requests.
+_TEMPERATURE = tf.TensorSpec([None], tf.float32)
+_SEED = tf.TensorSpec([None], tf.int64)
+SIGNATURES = {
+    "serving_default": Signature(translate, {"text": _TEXT}),
+    "nbest": Signature(nbest, {"text": _TEXT}),
+    "score": Signature(score, {"source": _TEXT, "target": _TEXT}),
+    "align": Signature(align, {"text": _TEXT}),
+    "sample": Signature(
+        sample, {"text": _TEXT, "temperature": _TEMPERATURE, "seed": _SEED}
+    ),
+    "complete": Signature(complete, {"text": _TEXT, "prefix": _TEXT}),
+}
+# It is not exported, and takes one text.
+ATTEND = Signature(
+    attend,
+    {
+        "text": tf.TensorSpec([1], tf.string),
+        "target_ids": tf.TensorSpec([1, None], tf.int32),
+    },
+)
+
+
+def signatures_of(model: Searchable) -> dict[str, Signature]:
+    """Returns the signatures that an export of a model has."""
+    signatures = dict(SIGNATURES)
+    if not model.has_attention:
+        del signatures["align"]
+    return signatures
+
+
+def as_arrays(outputs):
+    """Returns outputs as NumPy arrays, strings as `str`."""
+    arrays = {}
+    decode = np.frompyfunc(bytes.decode, 1, 1)
+    for name, tensor in outputs.items():
+        array = tensor.numpy()
+        arrays[name] = decode(array) if array.dtype == object else array
+    return arrays
+
+
+def _ids_of(tokenizer, texts, longest):
+    """Returns strings [B] as ids of at most `longest` tokens."""
+    pieces = tokenizer.tokenize(texts)
+    truncated = pieces.row_lengths() > longest - 1
+    ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
+    ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
+    lengths = tf.cast(ids.row_lengths(), tf.int32)
+    return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
+
+
+def _attended(search, source, target_ids):
+    """Returns the outputs of `align`; padding has the token "" and attention 0."""
+    attention = search.called(search.generator.attention, source.ids, target_ids)
+    return {
+        "source_tokens": search.tokenizers.source.piece_strings(source.ids),
+        "target_tokens": search.tokenizers.target.piece_strings(target_ids),
+        "attention": attention,
+        "truncated": source.truncated,
+    }
+
+
+def _first_of(outputs):
+    """Returns the outputs of `translate` from those of `nbest`."""
+    names = {"translations": "translation", "scores": "score", "ids": "ids"}
+    best = {names[key]: x[:, 0] for key, x in outputs.items() if key in names}
+    return best | {"truncated": outputs["truncated"]}
