@@ -15,6 +15,7 @@ from keras_transformer.nn.kernels import few_passes
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph
 from keras_transformer.nn.kernels.few_passes import masked_softmax
 from keras_transformer.nn.kernels.fused_attention import fused_attention, obstacle
+from keras_transformer.nn.kernels.keras_private import traced_output_spec
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -133,7 +134,7 @@ def attention_spec(layer, heads, args, kwargs):
     """Returns what `call` of an attention layer returns, as `KerasTensor`s."""
     if layer.built:
         # Traces `call`, of which a subclass may make more.
-        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+        return traced_output_spec(layer, args, kwargs)
     given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
     names = ("query", "value", "key")
     shapes = [given[name].shape for name in names if given.get(name) is not None]

@@ -15,7 +15,7 @@ from keras import ops
 
 from keras_transformer.nn.kernels import few_passes
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
-from keras_transformer.nn.kernels.keras_private import carried_mask
+from keras_transformer.nn.kernels.keras_private import carried_mask, is_of_last_axis
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation
 from keras_transformer.nn.layers.arguments import (
     check_known_width,
@@ -227,7 +227,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        is_last = self.axis in ([-1], [len(inputs.shape) - 1])
+        is_last = is_of_last_axis(self, inputs)
         is_usual = is_last and self.scale and self.center and not self.rms_scaling
         if not (training and is_usual and in_tensorflow_graph()):
             return super().call(inputs)
