@@ -42,6 +42,7 @@ from keras_transformer.nn.layers.transformer_layer import (
     CausalLayer,
     DecoderLayer,
     EncoderLayer,
+    Residual,
     TransformerLayer,
 )
 
@@ -67,6 +68,7 @@ __all__ = [
     "PositionalEncoding",
     "RelativePositions",
     "ReluAttention",
+    "Residual",
     "TransformerLayer",
     "RotaryPositions",
     "alibi_slopes",

@@ -423,7 +423,7 @@ class MultiHeadAttention(ComposedLayer):
         heads = list(map(self.heads.get, names))
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
         if weights and heads.count(heads[0]) == len(heads):
-            projected = affine(rows, *weights)
+            projected = affine(rows, weights)
             return caches.split_heads(projected, hypotheses, *heads[0], len(heads))
         denses = [getattr(self, f"{name}_dense") for name in names]
         parts = project(denses, rows, self.query_scale, weights)
