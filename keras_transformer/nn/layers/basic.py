@@ -245,9 +245,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        is_last = is_of_last_axis(self, inputs)
-        is_usual = is_last and self.scale and self.center and not self.rms_scaling
-        if not (training and is_usual and in_tensorflow_graph()):
+        is_usual = self.scale and self.center and not self.rms_scaling
+        is_slow = training and is_usual and in_tensorflow_graph()
+        if not (is_slow and is_of_last_axis(self, inputs)):
             return super().call(inputs)
         outputs = few_passes.normalise(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)

@@ -10,6 +10,7 @@ import keras
 
 from keras_transformer.config.layer_config import SublayerConfig
 from keras_transformer.config.options import argument_lines
+from keras_transformer.nn.kernels.caches import Place, PreparedMask
 from keras_transformer.nn.kernels.keras_private import carried_mask
 from keras_transformer.nn.layers.arguments import check_known_width
 from keras_transformer.nn.layers.basic import (
@@ -354,8 +355,8 @@ class CausalLayer(TransformerLayer):
         self,
         inputs: TensorLike,
         cache: Nest,
-        place: Nest,
-        masks: Nest,
+        place: Place,
+        masks: tuple[PreparedMask, PreparedMask | None],
         weights: Nest,
         source: Nest = None,
     ) -> tuple[Tensor, Nest]:
