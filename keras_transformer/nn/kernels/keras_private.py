@@ -16,17 +16,17 @@ import keras
 def carried_mask(tensor):
     """Returns the mask (B, S) that Keras attached to a tensor, or `None`."""
     # Leans on keras/src/backend/common/masking.py: get_keras_mask.
-    from keras.src import backend
+    from keras.src.backend.common import masking
 
-    return backend.get_keras_mask(tensor)
+    return masking.get_keras_mask(tensor)
 
 
 def with_mask(tensor, mask):
     """Returns a tensor to which a mask (B, S) is attached as Keras does it."""
     # Leans on keras/src/backend/common/masking.py: set_keras_mask.
-    from keras.src import backend
+    from keras.src.backend.common import masking
 
-    backend.set_keras_mask(tensor, mask)
+    masking.set_keras_mask(tensor, mask)
     return tensor
 
 
