@@ -55,7 +55,7 @@ class LinformerAttention(kt.MultiHeadAttention):
         causal=False,
         training=None,
         with_weights=False,
-        step=None,
+        prepared=None,
     ):
         length = ops.shape(keys)[2]
         if causal or (mask is not None and mask.shape[2] != 1):

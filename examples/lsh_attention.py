@@ -53,7 +53,7 @@ class LSHAttention(kt.MultiHeadAttention):
                 "`num_buckets` must be even: half of them are for the opposite "
                 f"directions. Received: num_buckets={num_buckets}"
             )
-        if self.positions is not None or self.heads["key"][0] != num_heads:
+        if self.positions is not None or self.key_heads.number != num_heads:
             raise ValueError(
                 "`positions` and `num_key_value_heads` must be None: the queries are "
                 f"the keys. Received: positions={self.positions}, "
@@ -86,9 +86,9 @@ class LSHAttention(kt.MultiHeadAttention):
                 "`query` alone. Received: another `value` or `key`"
             )
         denses = [self.query_dense, self.value_dense]
-        parts = project(denses, query, self.query_scale, weights)
-        heads = self.heads["query"], self.heads["value"]
-        queries, values = map(self._split, parts, heads)
+        queries, values = project(denses, query, self.query_scale, weights)
+        queries = self._split(queries, self.query_heads)
+        values = self._split(values, self.value_heads)
         return queries, queries, values
 
     def attend(
@@ -100,7 +100,7 @@ class LSHAttention(kt.MultiHeadAttention):
         causal=False,
         training=None,
         with_weights=False,
-        step=None,
+        prepared=None,
     ):
         if causal or (mask is not None and mask.shape[2] != 1):
             raise ValueError("`mask` must be the same for all queries, so not causal")

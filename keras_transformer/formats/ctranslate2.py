@@ -176,20 +176,20 @@ def _fill_embedding(spec, model, side, longest):
 def _fill_layer(spec, layer):
     # Projections of the same inputs are one matrix in CTranslate2.
     around = layer.self_attention
-    across = getattr(layer, "cross_attention", None)
     linears = spec.self_attention.linear
     _fill_linear(linears[0], around.query_dense, around.key_dense, around.value_dense)
     _fill_linear(linears[1], around.output_dense)
-    _fill_norm(spec.self_attention.layer_norm, layer.norms["self_attention"])
-    if across is not None:
+    _fill_norm(spec.self_attention.layer_norm, layer.self_attention_residual.norm)
+    if layer.attends_to_source:
+        across = layer.cross_attention
         linears = spec.attention.linear
         _fill_linear(linears[0], across.query_dense)
         _fill_linear(linears[1], across.key_dense, across.value_dense)
         _fill_linear(linears[2], across.output_dense)
-        _fill_norm(spec.attention.layer_norm, layer.norms["cross_attention"])
+        _fill_norm(spec.attention.layer_norm, layer.cross_attention_residual.norm)
     _fill_linear(spec.ffn.linear_0, layer.feed_forward.hidden_dense)
     _fill_linear(spec.ffn.linear_1, layer.feed_forward.output_dense)
-    _fill_norm(spec.ffn.layer_norm, layer.norms["feed_forward"])
+    _fill_norm(spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _fill_linear(spec, *denses):

@@ -26,6 +26,7 @@ from keras_transformer.nn.kernels.caches import (
 from keras_transformer.nn.kernels.keras_private import layers_within, overrides
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation, policy_of
 from keras_transformer.nn.layers.basic import (
+    Joined,
     LayerNormalization,
     affine,
     is_plain,
@@ -176,9 +177,11 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
                 f"`Transformer`. Received: the model {self.name!r}"
             )
         rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
-        output = (ops.transpose(rows)[None],)  # A batch: LiteRT is 1.2 times faster.
+        # A batch of one matrix: LiteRT is 1.2 times faster.
+        output = Joined(ops.transpose(rows)[None])
         if self.output_bias is not None:
-            output += (ops.cast(ops.take(self.output_bias, ids), self.compute_dtype),)
+            bias = ops.cast(ops.take(self.output_bias, ids), self.compute_dtype)
+            output = output._replace(bias=bias)
         return weights | {"output": output}
 
     def decoding_weights(self) -> Nest:
@@ -192,9 +195,10 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         elif not is_tied:
             output = joined([self.output_dense])
         else:
-            output = (ops.transpose(ops.cast(rows, self.compute_dtype)),)
+            output = Joined(ops.transpose(ops.cast(rows, self.compute_dtype)))
         if output and self.output_bias is not None:
-            output += (ops.cast(self.output_bias, self.compute_dtype),)
+            bias = ops.cast(self.output_bias, self.compute_dtype)
+            output = output._replace(bias=bias)
         layers = tuple(layer.step_weights() for layer in self.decoder_layers)
         return {"output": output, "layers": layers}
 
@@ -262,7 +266,7 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         x = ops.reshape(x if norm is None else norm(x), (-1, width))
         output = weights["output"]
         if output:
-            return affine(x, *output), state | new
+            return affine(x, output), state | new
         return self.logits(x[:, None])[:, 0], state | new
 
     def with_dtype(self, dtype: str) -> Self:

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.files import replacing
+from keras_transformer.text import keras_hub_private
 from keras_transformer.text.sentencepiece_model import (
     END_ID,
     PAD_ID,
@@ -246,25 +247,19 @@ class KerasHubTokenizer(Subwords):
                 "A tokenizer must be a SentencePiece model, its file or a tokenizer of "
                 f"KerasHub. Received: {type(layer).__name__}"
             )
-        if getattr(layer, "sequence_length", None) or not getattr(layer, "split", True):
+        if not keras_hub_private.is_ragged(layer):
             raise ValueError(
                 "A tokenizer of KerasHub must return ragged ids: leave "
                 "`sequence_length` and `split` at their defaults."
             )
-        if hasattr(layer, "_maybe_initialized_tf"):
-            layer._maybe_initialized_tf()  # Not in a graph, which would keep it.
+        keras_hub_private.make_tables(layer)  # A graph would keep them to itself.
         self._layer = layer
-        self.tables = [
-            table
-            for table in vars(layer).values()
-            if isinstance(table, (tf.Module, tf.lookup.StaticHashTable))
-        ]
-        oov = getattr(layer, "oov_token", None)
+        self.tables = keras_hub_private.tables_of(layer)
+        oov = keras_hub_private.unknown_token(layer)
         self._unknown = -1 if oov is None else layer.token_to_id(oov)
         spec = keras.saving.serialize_keras_object(layer)
         spec["config"].pop("name", None)  # Keras numbers names within a process.
-        if hasattr(layer, "split_on_cjk"):  # `get_config` omits it.
-            spec["config"]["split_on_cjk"] = layer.split_on_cjk
+        spec["config"] |= keras_hub_private.omitted_options(layer)
         with tempfile.TemporaryDirectory() as folder:
             if hasattr(layer, "save_assets"):
                 layer.save_assets(folder)
@@ -310,7 +305,7 @@ class KerasHubTokenizer(Subwords):
         ids = ids.with_values(theirs)
         ids = tf.ragged.boolean_mask(ids, ids >= 0)
         texts = _as_utf8(self._layer.detokenize(ids))
-        if hasattr(self._layer, "suffix_indicator"):
+        if keras_hub_private.joins_words_by_spaces(self._layer):
             return tf.strings.regex_replace(texts, r" ([.,!?])", r"\1")
         return texts
 
@@ -333,6 +328,5 @@ def as_tokenizer(given: Any) -> Subwords:
         return Tokenizer(given)
     if hasattr(given, "serialized_model_proto"):  # a SentencePieceProcessor
         return Tokenizer(given.serialized_model_proto())
-    if isinstance(getattr(given, "proto", None), bytes):  # KerasHub's SentencePiece
-        return Tokenizer(given.proto)
-    return KerasHubTokenizer(given)
+    model = keras_hub_private.sentencepiece_model(given)
+    return KerasHubTokenizer(given) if model is None else Tokenizer(model)

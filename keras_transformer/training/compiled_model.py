@@ -18,6 +18,7 @@ from keras_transformer.models.batch_step import (
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.transformer import Seq2Seq, Transformer
 from keras_transformer.nn.kernels.execution import has_gpu
+from keras_transformer.nn.kernels.keras_private import build_for
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.nn.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
@@ -81,8 +82,7 @@ def build_training_variables(model: keras.Model):
     """Makes the variables that Keras would make for the first batch."""
     # Any known sizes will do; JAX's attention in blocks needs known ones.
     ids = keras.KerasTensor((2, 3), "int32")
-    # Keras' own trainers call this on JAX and PyTorch; it has no public name.
-    model._symbolic_build(data_batch=((ids, ids), ids))
+    build_for(model, ((ids, ids), ids))
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
 

@@ -169,6 +169,6 @@ def test_weights_in_bfloat16_are_written_as_float32(tmp_path):
     name = "decoder_layer_0/feed_forward_norm/gamma"
     gamma = load_file(path / "model.safetensors")[name]
     assert gamma.dtype == np.float32
-    expected = model.decoder_layers[0].norms["feed_forward"].gamma
+    expected = model.decoder_layers[0].feed_forward_residual.norm.gamma
     expected = keras.ops.convert_to_numpy(keras.ops.cast(expected, "float32"))
     np.testing.assert_array_equal(gamma, expected)

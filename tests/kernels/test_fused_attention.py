@@ -223,6 +223,7 @@ def kernel(monkeypatch):
         calls.append(must)
         return fused_attention(*tensors)
 
+    monkeypatch.setattr(attention, "HAS_KERNELS", True)
     monkeypatch.setattr(attention, "obstacle", lambda *_: None)
     monkeypatch.setattr(attention, "fused_attention", counted)
     return calls

@@ -69,14 +69,19 @@ def weights_of(layer, kind):
     }
 
 
+def sublayers_of(layer):
+    """The names of the sub-layers of an `EncoderLayer` or `DecoderLayer`."""
+    return [n for n in PARTS if n != "cross_attention" or layer.attends_to_source]
+
+
 def layer_weights_of(layer, epsilon=reference.EPSILON):
     """Float64 weights of an `EncoderLayer` or `DecoderLayer`, as nested dicts."""
     weights = {}
-    for name in layer.sublayers:
+    for name in sublayers_of(layer):
         sublayer, kind = getattr(layer, name), PARTS[name]
         kind = "ssru" if hasattr(sublayer, "forget_dense") else kind
         weights[name] = weights_of(sublayer, kind)
-        norm = weights_of(layer.norms[name], "norm")
+        norm = weights_of(getattr(layer, f"{name}_residual").norm, "norm")
         weights[f"{name}_norm"] = norm | {"epsilon": epsilon}
     return weights
 
@@ -143,7 +148,8 @@ def set_weights(layer, values):
         if not isinstance(value, dict):
             variable_of(layer, name).assign(value.astype("float32"))
         elif name.endswith("_norm"):
-            set_weights(layer.norms[name.removesuffix("_norm")], value)
+            around = getattr(layer, name.replace("norm", "residual"))
+            set_weights(around.norm, value)
         else:
             set_weights(getattr(layer, name), value)
 

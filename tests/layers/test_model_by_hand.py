@@ -171,7 +171,7 @@ def test_a_file_brings_it_back(model, tmp_path):
     layer = next(layer for layer in model.layers if isinstance(layer, OwnLayer))
     assert type(layer.self_attention.query_dense) is HalvedDense
     assert type(layer.feed_forward) is Gated
-    assert {type(norm) for norm in layer.norms.values()} == {RootMeanSquare}
+    assert {type(norm) for norm in layer.norms} == {RootMeanSquare}
     loaded = from_file(model, tmp_path)
     np.testing.assert_array_equal(outputs_of(loaded), outputs_of(model))
     assert [w.path for w in loaded.weights] == [w.path for w in model.weights]

@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.nn.layers import Residual
 from keras_transformer.testing import assert_cached_equals_uncached
 from tests.layers.reference_weights import assert_close, randomise
 from tests.models.cases import (
@@ -191,6 +192,50 @@ def test_steps_of_unlike_layers_equal_a_call(kinds, dtype):
     )
     model = randomise(model_class(config, dtype=dtype), np.random.default_rng(3))
     assert_cached_equals_uncached(model, length=12, tolerance=5e-2 if dtype else 1e-5)
+
+
+class Halved(Residual):
+    """Adds half of what a sub-layer returns."""
+
+    def after(self, x, outputs, training=None):
+        return super().after(x, 0.5 * outputs, training)
+
+
+class HalvedLayer(kt.DecoderLayer):
+    """A layer with its own connections, and the cached step."""
+
+    def make_residual(self, name):
+        return Halved(**vars(super().make_residual(name)))
+
+
+class ParallelLayer(kt.DecoderLayer):
+    """All sub-layers take the inputs; it has its own call and step."""
+
+    def call(self, inputs, encoder_output, encoder_output_mask=None, training=None):
+        past = self.self_attention(inputs, use_causal_mask=True)
+        seen = self.cross_attention(inputs, encoder_output, mask=encoder_output_mask)
+        return inputs + past + seen + self.feed_forward(inputs)
+
+    def step(self, inputs, cache, place, masks, weights, source=None):
+        past, cache = self.self_attention.step(
+            inputs, cache, place, masks[0], weights["past"]
+        )
+        seen = self.cross_attention.look_up(inputs, source, masks[1], weights["source"])
+        return inputs + past + seen + self.feed_forward(inputs), cache
+
+
+@pytest.mark.parametrize("layer_class", (HalvedLayer, ParallelLayer))
+def test_a_decoder_layer_of_ones_own_has_the_cached_step(layer_class, rng):
+    class Model(kt.Transformer):
+        def make_decoder_layer(self, name):
+            options = self.config.layer_options()
+            return layer_class(**options, dtype=self.dtype_policy, name=name)
+
+    usual = random_model(rng)
+    own = Model(usual.config)
+    own.set_weights(usual.get_weights())
+    assert_cached_equals_uncached(own, length=4)
+    assert abs(numpy(own(INPUTS) - usual(INPUTS))).max() > 0.01
 
 
 class Capped:

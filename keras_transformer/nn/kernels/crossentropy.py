@@ -107,7 +107,9 @@ def fused_crossentropy(
 
         return total, gradient
 
-    return with_gradient(*learned) if gradient else total, crossentropies, correct
+    if gradient:
+        total = with_gradient(*learned)
+    return total, crossentropies, correct
 
 
 def chunk_tokens(classes: int) -> int:

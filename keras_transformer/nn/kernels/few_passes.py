@@ -27,7 +27,7 @@ def wide_dtype(*dtypes) -> str:
 
 def normalise(inputs, gamma, beta, epsilon):
     """Normalises the last axis (..., D) in at least float32, then scales and shifts."""
-    cast = functools.partial(ops.cast, dtype=wide_dtype(inputs.dtype, gamma.dtype))
+    dtype = wide_dtype(inputs.dtype, gamma.dtype)
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
     total = functools.partial(ops.sum, axis=tuple(range(len(inputs.shape) - 1)))
 
@@ -45,7 +45,10 @@ def normalise(inputs, gamma, beta, epsilon):
 
         return unit * gamma + beta, gradient
 
-    return normalised(*map(cast, (inputs, gamma, beta)))
+    inputs = ops.cast(inputs, dtype)
+    gamma = ops.cast(gamma, dtype)
+    beta = ops.cast(beta, dtype)
+    return normalised(inputs, gamma, beta)
 
 
 def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:

@@ -15,6 +15,8 @@ from keras import ops
 from keras_transformer.nn.kernels.execution import has_gpu
 from keras_transformer.nn.kernels.few_passes import attention_bias
 
+_WITH_KERNELS = ("jax", "torch")
+HAS_KERNELS = keras.backend.backend() in _WITH_KERNELS
 _HALF = ("float16", "bfloat16")
 # From these lengths on PyTorch's kernel is faster on an AMD EPYC, forward and backward;
 # on sentences of 30 to 40 tokens it is slower, in bfloat16 up to 7 times.
@@ -24,7 +26,7 @@ _SHORTEST_ON_PROCESSOR = {"float32": 128, "bfloat16": 512}
 def obstacle(queries, keys, values, mask=None, bias=None, must=False) -> str | None:
     """Returns why `fused_attention` is not used, or `None`; `must`: even if slower."""
     backend = keras.backend.backend()
-    if backend not in ("jax", "torch"):
+    if backend not in _WITH_KERNELS:
         return f"the backend {backend} has none"
     if len(queries.shape) != 4:
         return f"it takes queries of rank 4, not {len(queries.shape)}"

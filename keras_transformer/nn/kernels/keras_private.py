@@ -1,4 +1,8 @@
-"""All uses of private names of Keras and TensorFlow, which a release may move."""
+"""All uses of private names of Keras and TensorFlow, which a release may move.
+
+Each names the file and the function of Keras 3.15, KerasHub 0.32 or TensorFlow 2.21
+that it leans on; tests/kernels/test_keras_private.py tells which of them has moved.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,24 @@ import keras
 
 def carried_mask(tensor):
     """Returns the mask (B, S) that Keras attached to a tensor, or `None`."""
-    from keras.src import backend
+    # Leans on keras/src/backend/common/masking.py: get_keras_mask.
+    from keras.src.backend.common import masking
 
-    return backend.get_keras_mask(tensor)
+    return masking.get_keras_mask(tensor)
 
 
 def with_mask(tensor, mask):
     """Returns a tensor to which a mask (B, S) is attached as Keras does it."""
-    from keras.src import backend
+    # Leans on keras/src/backend/common/masking.py: set_keras_mask.
+    from keras.src.backend.common import masking
 
-    backend.set_keras_mask(tensor, mask)
+    masking.set_keras_mask(tensor, mask)
     return tensor
 
 
 def learns_shapes() -> bool:
     """Whether Keras runs a call for shapes only, with floats for all inputs."""
+    # Leans on keras/src/backend/common/symbolic_scope.py: in_symbolic_scope.
     from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 
     return in_symbolic_scope()
@@ -33,12 +40,16 @@ def learns_shapes() -> bool:
 
 def attention_projections(layer) -> dict:
     """Returns the dense layers of Keras' attention layer by name."""
+    # Leans on keras/src/layers/attention/multi_head_attention.py: build.
+    # Leans on keras/src/layers/attention/grouped_query_attention.py: build.
     names = ("query", "key", "value", "output")
     return {name: getattr(layer, f"_{name}_dense") for name in names}
 
 
 def has_own_attention(layer) -> bool:
     """Whether a class overrides how Keras' layer attends."""
+    # Leans on keras/src/layers/attention/multi_head_attention.py: call.
+    # Leans on keras/src/layers/attention/grouped_query_attention.py: call.
     kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
     base = next(kind for kind in kinds if isinstance(layer, kind))
     names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
@@ -54,8 +65,22 @@ def overrides(layer, base, names) -> bool:
     return False
 
 
+def traced_output_spec(layer, args, kwargs):
+    """Returns what `call` of a layer returns as `KerasTensor`s, by tracing it."""
+    # Leans on keras/src/ops/operation.py: Operation.compute_output_spec.
+    # `Layer` asks `compute_output_shape`, which tells of one output only.
+    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+
+
+def is_of_last_axis(norm, inputs) -> bool:
+    """Whether Keras' layer normalisation is over the last axis of its inputs."""
+    # Leans on keras/src/layers/normalization/layer_normalization.py: build.
+    return norm.axis in ([-1], [len(inputs.shape) - 1])
+
+
 def is_in_xla_graph() -> bool:
     """Whether XLA will compile the TensorFlow graph that is being traced."""
+    # Leans on tensorflow/python/ops/control_flow_util.py: GraphOrParentsInXlaContext.
     import tensorflow as tf
     from tensorflow.python.ops import control_flow_util
 
@@ -66,6 +91,7 @@ def is_in_xla_graph() -> bool:
 @contextlib.contextmanager
 def integer_products_in_floats() -> Iterator[None]:
     """Makes Keras multiply int8 as float32 in the block, as LiteRT requires."""
+    # Leans on keras/src/ops/numpy.py: matmul, which calls the patched function.
     # Float32 is exact below 2^24: for sums of up to 1,040 products.
     from keras.src.backend.tensorflow import numpy as backend
 
@@ -86,6 +112,7 @@ def integer_products_in_floats() -> Iterator[None]:
 
 def converter_error() -> type[Exception]:
     """Returns the class of errors of a conversion to LiteRT."""
+    # Leans on tensorflow/lite/python/convert_phase.py: ConverterError.
     from tensorflow.lite.python.convert_phase import ConverterError
 
     return ConverterError
@@ -93,22 +120,28 @@ def converter_error() -> type[Exception]:
 
 def without_large_constants(converter):
     """Makes a LiteRT converter write fills in place of empty caches."""
+    # Leans on tensorflow/lite/python/lite.py: TFLiteConverterBase.__init__.
     converter._experimental_unfold_large_splat_constant = True
 
 
 def loss_tracker(model):
     """Returns the metric of the `loss` in the logs."""
+    # Leans on keras/src/trainers/trainer.py: Trainer.compile.
     return model._loss_tracker
 
 
 def loss_weights(model) -> list | None:
     """Returns the `loss_weights` of `compile`, flat; `None` without a loss."""
+    # Leans on keras/src/trainers/trainer.py: Trainer.compile.
+    # Leans on keras/src/trainers/compile_utils.py: CompileLoss.__init__.
     compiled = model._compile_loss
     return None if compiled is None else keras.tree.flatten(compiled._user_loss_weights)
 
 
 def compiled_metrics(model) -> list:
     """Returns the metrics of `compile`, weighted ones included, flat."""
+    # Leans on keras/src/trainers/trainer.py: Trainer.compile.
+    # Leans on keras/src/trainers/compile_utils.py: CompileMetrics.__init__.
     compiled = model._compile_metrics
     if compiled is None:
         return []
@@ -118,22 +151,27 @@ def compiled_metrics(model) -> list:
 
 def layout_of(variable):
     """Returns the layout of a variable over devices, or `None`."""
+    # Leans on keras/src/backend/jax/core.py: JaxVariable._initialize_layout.
     return getattr(variable, "_layout", None)
 
 
 def adam_moments(optimizer, variable) -> tuple:
     """Returns Adam's first and second moment of a weight."""
+    # Leans on keras/src/optimizers/base_optimizer.py: _get_variable_index.
+    # Leans on keras/src/optimizers/adam.py: Adam.build.
     place = optimizer._get_variable_index(variable)
     return optimizer._momentums[place], optimizer._velocities[place]
 
 
 def clipped_by(optimizer, gradients) -> list:
     """Returns gradients, none of them `None`, clipped as the optimizer does."""
+    # Leans on keras/src/optimizers/base_optimizer.py: _clip_gradients.
     return optimizer._clip_gradients(gradients)
 
 
 def keep_optimizer_out_of_files(variables):
     """Makes files leave out the state of an optimizer that trains these variables."""
+    # Leans on keras/src/optimizers/base_optimizer.py: save_own_variables.
     for variable in variables:
         variable.keeps_optimizer_out_of_files = True
     _ask_before_optimizers_are_saved()
@@ -159,6 +197,8 @@ def _ask_before_optimizers_are_saved():
 class ToldWhenBuilt:
     """Mixin, before a Keras layer or model, that calls `when_built` after `build`."""
 
+    # Leans on keras/src/layers/layer.py: Layer.__new__, which wraps `build`.
+
     def _post_build(self):
         super()._post_build()
         self.when_built()
@@ -170,6 +210,9 @@ class BuildsFromSpec:
     Keras' way fails with workers: https://github.com/keras-team/keras/issues/20585.
     Elsewhere it reads the first batches of a `tf.data.Dataset` twice.
     """
+
+    # Leans on keras/src/backend/tensorflow/trainer.py: _maybe_symbolic_build.
+    # Leans on keras/src/trainers/trainer.py: Trainer._symbolic_build.
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         if iterator is not None:
@@ -186,6 +229,12 @@ class BuildsFromSpec:
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)
 
 
+def build_for(model, data_batch):
+    """Makes what Keras makes for the first batch, given as `KerasTensor`s."""
+    # Leans on keras/src/trainers/trainer.py: Trainer._symbolic_build.
+    model._symbolic_build(data_batch=data_batch)
+
+
 def _of_known_sizes(spec):
     """Returns a tensor of a specification; any sizes will do where it has none."""
     # JAX's attention in blocks needs known ones.
@@ -195,6 +244,8 @@ def _of_known_sizes(spec):
 
 def keras_hub_parts(layer) -> dict:
     """Returns the sub-layers, or `None`, of KerasHub's layers by our names."""
+    # Leans on keras_hub/src/layers/modeling/transformer_encoder.py: build.
+    # Leans on keras_hub/src/layers/modeling/transformer_decoder.py: build.
     names = {
         "self_attention": "_self_attention_layer",
         "self_attention_norm": "_self_attention_layer_norm",
@@ -209,4 +260,5 @@ def keras_hub_parts(layer) -> dict:
 
 def layers_within(layer) -> list:
     """Returns all layers within a layer or model, at any depth."""
+    # Leans on keras/src/layers/layer.py: Layer._flatten_layers.
     return layer._flatten_layers(include_self=False)

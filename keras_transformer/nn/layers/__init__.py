@@ -36,6 +36,7 @@ from keras_transformer.nn.layers.transformer_layer import (
     CausalLayer,
     DecoderLayer,
     EncoderLayer,
+    Residual,
     TransformerLayer,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "PositionalEmbedding",
     "PositionalEncoding",
     "RelativePositions",
+    "Residual",
     "TransformerLayer",
     "RotaryPositions",
     "alibi_slopes",

@@ -29,17 +29,6 @@ def check_known_width(layer, **shapes):
             )
 
 
-def check_same_width(name, outputs, inputs):
-    """Raises `ValueError` unless a sub-layer's outputs are as wide as its inputs."""
-    width = outputs.shape[-1]
-    expected = inputs.shape[-1]
-    if width != expected and None not in (width, expected):
-        raise ValueError(
-            f"`{name}` must return outputs as wide as its inputs, to which they are "
-            f"added. Received: width {width} for inputs of width {expected}"
-        )
-
-
 def integer_ids(name, ids, *axes):
     """Returns ids as an integer tensor, checked to have axes such as "B" and "T"."""
     # A `keras.Sequential` without an `Input` passes float32, exact up to 2^24.

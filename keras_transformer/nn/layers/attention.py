@@ -14,7 +14,12 @@ from keras import ops
 from keras_transformer.nn.kernels import few_passes
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph
 from keras_transformer.nn.kernels.few_passes import masked_softmax
-from keras_transformer.nn.kernels.fused_attention import fused_attention, obstacle
+from keras_transformer.nn.kernels.fused_attention import (
+    HAS_KERNELS,
+    fused_attention,
+    obstacle,
+)
+from keras_transformer.nn.kernels.keras_private import traced_output_spec
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -70,7 +75,7 @@ def dot_product_attention(
 ):
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
     # Queries are scaled already.
-    if fused is not False:
+    if fused or (fused is None and HAS_KERNELS):
         must = bool(fused)
         if with_weights:
             reason = "it returns no attention weights"
@@ -133,7 +138,7 @@ def attention_spec(layer, args, kwargs):
     """Returns what `call` of an attention layer returns, as `KerasTensor`s."""
     if layer.built:
         # Traces `call`, of which a subclass may make more.
-        return keras.Operation.compute_output_spec(layer, *args, **kwargs)
+        return traced_output_spec(layer, args, kwargs)
     given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
     names = ("query", "value", "key")
     shapes = [given[name].shape for name in names if given.get(name) is not None]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.nn.kernels import few_passes
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
-from keras_transformer.nn.kernels.keras_private import carried_mask
+from keras_transformer.nn.kernels.keras_private import carried_mask, is_of_last_axis
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation
 from keras_transformer.nn.layers.arguments import (
     check_known_width,
@@ -33,6 +33,12 @@ WEIGHT_DEFAULTS = {
     "kernel_constraint": None,
     "bias_constraint": None,
 }
+# Where Keras makes and serialises them, by the last word of the name.
+_MAKERS = {
+    "initializer": keras.initializers,
+    "regularizer": keras.regularizers,
+    "constraint": keras.constraints,
+}
 
 
 def is_plain(dense):
@@ -45,36 +51,48 @@ def is_plain(dense):
     )
 
 
+class Joined(NamedTuple):
+    """The matrices and biases of `Dense` layers side by side, for one product."""
+
+    kernel: Any  # (D, sum of the units)
+    bias: Any = ()  # (sum of the units,), or `()`: a nest of tensors holds no `None`
+
+    @property
+    def has_bias(self):
+        """Whether there is a bias to add."""
+        return not isinstance(self.bias, tuple)
+
+
 def joined(denses, scale=1.0):
-    """Returns kernels and biases side by side; `()` if a layer is special."""
+    """Returns the `Joined` of `Dense` layers, or `()` if the call of one is needed."""
     # The first kernel and bias are multiplied by `scale`.
+    if not all(map(is_plain, denses)):  # Such as a quantised one.
+        return ()
     dtype = denses[0].compute_dtype
-    kernels = []
-    has_bias = False
-    for dense in denses:
-        if not is_plain(dense):  # Such as a quantised one: its own call is needed.
-            return ()
-        kernels.append(ops.cast(dense.kernel, dtype))  # with adapters (LoRA) merged in
-        has_bias = has_bias or dense.bias is not None
-    parts = [kernels]
-    if has_bias:
-        parts.append([])
-        for dense in denses:
-            bias = ops.zeros(dense.units) if dense.bias is None else dense.bias
-            parts[1].append(ops.cast(bias, dtype))
-    for i, part in enumerate(parts):
-        if scale != 1.0:
-            part[0] = part[0] * scale
-        parts[i] = ops.concatenate(part, axis=-1) if len(part) > 1 else part[0]
-    return tuple(parts)  # (D, sum of the units) and (sum of the units,)
+    # The kernels have adapters (LoRA) merged in.
+    kernels = [ops.cast(dense.kernel, dtype) for dense in denses]
+    if all(dense.bias is None for dense in denses):
+        return Joined(_side_by_side(kernels, scale))
+    biases = [
+        ops.cast(ops.zeros(x.units) if x.bias is None else x.bias, dtype)
+        for x in denses
+    ]
+    return Joined(_side_by_side(kernels, scale), _side_by_side(biases, scale))
 
 
-def affine(inputs, kernel, bias=None):
-    """Returns inputs (..., D) times a matrix (D, E), plus a bias (E,)."""
+def _side_by_side(parts, scale):
+    """Returns tensors (..., units) as one, the first multiplied by `scale`."""
+    if scale != 1.0:
+        parts[0] = parts[0] * scale
+    return ops.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+
+
+def affine(inputs, weights):
+    """Returns inputs (..., D) times a `Joined` matrix plus its bias, (..., E)."""
     # One product over all positions is faster than one per sentence.
-    outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), kernel)
-    if bias is not None:
-        outputs = outputs + bias
+    outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), weights.kernel)
+    if weights.has_bias:
+        outputs = outputs + weights.bias
     # Known sizes need no operation in a graph; a reshape may leave one open.
     known = inputs.shape[1:-1]
     first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
@@ -86,7 +104,7 @@ def project(denses, inputs, scale=1.0, weights=None):
     # The first is multiplied by `scale`; `weights` of `joined` make it one product.
     inputs = ops.cast(inputs, denses[0].compute_dtype)
     if weights:
-        outputs = affine(inputs, *weights)
+        outputs = affine(inputs, weights)
         if len(denses) == 1:
             return [outputs]
         ends = itertools.accumulate(dense.units for dense in denses[:-1])
@@ -95,16 +113,16 @@ def project(denses, inputs, scale=1.0, weights=None):
     for dense in denses:
         own = joined([dense], scale)
         if own:
-            outputs.append(affine(inputs, *own))
+            outputs.append(affine(inputs, own))
         else:
             outputs.append(dense(inputs) if scale == 1.0 else dense(inputs) * scale)
         scale = 1.0
     return outputs
 
 
-def _makers(name):
-    """Returns `keras.initializers` for "kernel_initializer", and so on."""
-    return getattr(keras, f"{name.split('_')[1]}s")
+def _maker(name):
+    """Returns the module of the kind of an option of `WEIGHT_DEFAULTS`."""
+    return _MAKERS[name.rpartition("_")[2]]
 
 
 class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
@@ -114,7 +132,7 @@ class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
         given = {n: options.pop(n, default) for n, default in WEIGHT_DEFAULTS.items()}
         super().__init__(**options)
         for name, option in given.items():
-            setattr(self, name, _makers(name).get(option))
+            setattr(self, name, _maker(name).get(option))
         self.supports_masking = True
 
     def weight_options(self) -> dict[str, Any]:
@@ -148,7 +166,7 @@ class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
         return tuple(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        given = {n: _makers(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
+        given = {n: _maker(n).serialize(getattr(self, n)) for n in WEIGHT_DEFAULTS}
         return super().get_config() | given
 
 
@@ -227,9 +245,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        is_last = self.axis in ([-1], [len(inputs.shape) - 1])
-        is_usual = is_last and self.scale and self.center and not self.rms_scaling
-        if not (training and is_usual and in_tensorflow_graph()):
+        is_usual = self.scale and self.center and not self.rms_scaling
+        is_slow = training and is_usual and in_tensorflow_graph()
+        if not (is_slow and is_of_last_axis(self, inputs)):
             return super().call(inputs)
         outputs = few_passes.normalise(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)

@@ -79,13 +79,15 @@ def layer_from_keras_hub(cls, layer):
     _check_built(layer)
     parts = keras_hub_parts(layer)
     attends = parts["cross_attention"] is not None
-    if attends != ("cross_attention" in cls.sublayers):
+    if attends != cls.attends_to_source:
         raise ValueError(
             "`layer` must be built with `encoder_sequence` for a `DecoderLayer` and "
             f"without it for a `CausalLayer`. Received: {layer.name!r}, built "
             f"{'with' if attends else 'without'} it"
         )
-    attentions = [name for name in cls.sublayers if name != "feed_forward"]
+    attentions = (
+        ["self_attention", "cross_attention"] if attends else ["self_attention"]
+    )
     projections = {name: attention_projections(parts[name]) for name in attentions}
     for one in projections.values():
         _check_floats(layer, [*one.values(), parts["hidden"], parts["output"]])
@@ -109,7 +111,7 @@ def layer_from_keras_hub(cls, layer):
     last = projections[attentions[-1]]
     widths = last["query"].kernel.shape[0], last["value"].kernel.shape[0]
     taken.build(*((None, None, width) for width in widths[: len(attentions)]))
-    for name, ours in taken.norms.items():
+    for name, ours in zip([*attentions, "feed_forward"], taken.norms, strict=True):
         _take(ours.gamma, parts[f"{name}_norm"].gamma)
         _take(ours.beta, parts[f"{name}_norm"].beta)
     for name in attentions:

@@ -7,10 +7,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import of_parents
+from keras_transformer.nn.kernels.caches import Place, PreparedMask, of_parents
 from keras_transformer.nn.layers.attention import refuse_fused
 from keras_transformer.nn.layers.local_attention import join_blocks, split_blocks
-from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
+from keras_transformer.nn.layers.multi_head_attention import (
+    MultiHeadAttention,
+    StepWeights,
+)
 from keras_transformer.nn.masks import mask_of_keys
 from keras_transformer.types import Nest, Tensor, TensorLike
 
@@ -138,7 +141,7 @@ class LinearAttention(MultiHeadAttention):
         causal: bool = False,
         training: bool | None = None,
         with_weights: bool = False,
-        step: Any = None,
+        prepared: PreparedMask | None = None,
     ) -> tuple[Tensor, None]:
         if causal and queries.shape[2] != keys.shape[2]:
             expected = "`use_causal_mask` needs as many queries as keys"
@@ -155,22 +158,27 @@ class LinearAttention(MultiHeadAttention):
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns zero sums, (B, N, H * F * (Kv + 1)); `length` is ignored."""
-        number, width = self.heads["value"]
-        size = number * self.feature_dim * (width + 1)
+        heads = self.value_heads
+        size = heads.number * self.feature_dim * (heads.width + 1)
         return (ops.zeros((sentences, hypotheses, size), "float32"),)
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+        self,
+        inputs: TensorLike,
+        cache: Nest,
+        place: Place,
+        mask: PreparedMask,
+        weights: StepWeights,
     ) -> tuple[Tensor, Nest]:
         """As `MultiHeadAttention.step`, without a mask."""
         rows = ops.reshape(inputs, (-1, 1, inputs.shape[-1]))  # (R, 1, D)
-        parts = self.project_to_heads(rows, rows, rows, weights[0])
+        parts = self.project_to_heads(rows, rows, rows, weights.projections)
         queries, keys, values = (ops.cast(x, "float32") for x in parts)
         queries, keys = self.features(queries, keys)
         new = _summed(keys, _with_ones(values))  # (R, H, F, Kv + 1)
         before = of_parents(cache[0], place.parents)
         sums = ops.reshape(before, (-1, *new.shape[1:])) + new
         outputs = ops.cast(_divided(ops.matmul(queries, sums)), self.compute_dtype)
-        outputs = self.merge(outputs, weights[1])
+        outputs = self.merge(outputs, weights.output)
         outputs = ops.reshape(outputs, (-1, inputs.shape[1], outputs.shape[-1]))
         return outputs, (ops.reshape(sums, ops.shape(before)),)

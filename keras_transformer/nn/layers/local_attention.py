@@ -64,13 +64,13 @@ class LocalAttention(MultiHeadAttention):
         causal: bool = False,
         training: bool | None = None,
         with_weights: bool = False,
-        step: PreparedMask | None = None,
+        prepared: PreparedMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        if step is not None and step.places is not None:
-            mask = ops.logical_and(mask, within_window(*step.places, self.window))
+        if prepared is not None and prepared.places is not None:
+            mask = ops.logical_and(mask, within_window(*prepared.places, self.window))
             bias = attention_bias(mask, queries.dtype)
-            step = step._replace(mask=mask, bias=bias)
-            return super().attend(queries, keys, values, mask, step=step)
+            prepared = prepared._replace(mask=mask, bias=bias)
+            return super().attend(queries, keys, values, mask=mask, prepared=prepared)
         length = ops.shape(queries)[2]
         size = max(self.window, SMALLEST_BLOCK)
         if mask is None:
@@ -108,9 +108,9 @@ class LocalAttention(MultiHeadAttention):
             split_blocks(queries, size),
             surroundings(keys),
             surroundings(values),
-            mask,
-            bias,
-            self.weigh,
+            mask=mask,
+            bias=bias,
+            weigh=self.weigh,
             dropout=self.attention_dropout if training else None,
         )
         return join_blocks(outputs, length), None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, NamedTuple, Self, Unpack
 
 import keras
 from keras import ops
 
 from keras_transformer.config.options import check_number
 from keras_transformer.nn.kernels import caches
-from keras_transformer.nn.kernels.caches import PreparedMask
+from keras_transformer.nn.kernels.caches import Place, PreparedMask
 from keras_transformer.nn.kernels.few_passes import masked_softmax
 from keras_transformer.nn.layers.arguments import (
     check_known_width,
@@ -26,6 +26,7 @@ from keras_transformer.nn.layers.attention import (
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
     Dropout,
+    Joined,
     affine,
     joined,
     project,
@@ -44,6 +45,20 @@ from keras_transformer.types import (
     Tensor,
     TensorLike,
 )
+
+
+class Heads(NamedTuple):
+    """The heads of a projection."""
+
+    number: int
+    width: int
+
+
+class StepWeights(NamedTuple):
+    """Prepared matrices of a step; `()` where a layer's own call is needed."""
+
+    projections: Joined | tuple
+    output: Joined | tuple
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -166,9 +181,9 @@ class MultiHeadAttention(ComposedLayer):
         self.positions = relative_positions(positions)
         if self.positions is not None:
             self.positions.check_key_dim(key_dim)
-        # Number and width of the heads: (H, K), (G, K) and (G, Kv).
-        self.heads = {"query": (num_heads, key_dim), "key": (groups, key_dim)}
-        self.heads["value"] = groups, value_dim or key_dim
+        self.query_heads = Heads(num_heads, key_dim)  # (H, K)
+        self.key_heads = Heads(groups, key_dim)  # (G, K)
+        self.value_heads = Heads(groups, value_dim or key_dim)  # (G, Kv)
         self.query_dense = self._projection("query_dense", num_heads * key_dim)
         self.key_dense = self._projection("key_dense", groups * key_dim)
         self.value_dense = self._projection(
@@ -215,7 +230,7 @@ class MultiHeadAttention(ComposedLayer):
         self.value_dense.build(value_shape)
         output_dim = self.output_dim or query_shape[-1]
         self.output_dense = self._projection("output_dense", output_dim)
-        self.output_dense.build((None, None, self.num_heads * self.heads["value"][1]))
+        self.output_dense.build((None, None, self.num_heads * self.value_heads.width))
         self.add_own_weights()
         self.input_spec = keras.InputSpec(axes={-1: query_shape[-1]})
         self.built = True
@@ -239,8 +254,16 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         value = query if value is None else value
         key = value if key is None else key
-        masks = mask, value_mask, key_mask, attention_mask
-        allowed = combined_mask(query, value, key, *masks)
+        with_weights = return_attention_scores or is_recording()
+        allowed = combined_mask(
+            query,
+            value,
+            key,
+            mask=mask,
+            value_mask=value_mask,
+            key_mask=key_mask,
+            scores_mask=attention_mask,
+        )
         queries, keys, values = self.project_to_heads(query, value, key)
         if self.positions is not None:
             if not (value is query and key is query):
@@ -250,9 +273,14 @@ class MultiHeadAttention(ComposedLayer):
                 )
             places = ops.arange(ops.shape(queries)[2], dtype="int32")
             queries, keys = (self.positions.place(x, places) for x in (queries, keys))
-        with_weights = return_attention_scores or is_recording()
         outputs, attention_weights = self.attend(
-            queries, keys, values, allowed, use_causal_mask, training, with_weights
+            queries,
+            keys,
+            values,
+            mask=allowed,
+            causal=use_causal_mask,
+            training=training,
+            with_weights=with_weights,
         )
         if return_attention_scores and attention_weights is None:
             raise ValueError(
@@ -273,7 +301,7 @@ class MultiHeadAttention(ComposedLayer):
         causal: bool = False,
         training: bool | None = None,
         with_weights: bool = False,
-        step: PreparedMask | None = None,
+        prepared: PreparedMask | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attends with all heads, in a call and in a step of decoding.
 
@@ -285,7 +313,7 @@ class MultiHeadAttention(ComposedLayer):
             causal: Whether query t attends to keys 0 to t only.
             training: Whether to apply dropout.
             with_weights: Whether to return the attention weights.
-            step: In decoding, the prepared form of `mask`; its `places` are the
+            prepared: In decoding, the prepared form of `mask`; its `places` are the
                 positions of the query (1,) and of the keys (S,), or `None` in
                 `look_up`.
 
@@ -293,7 +321,7 @@ class MultiHeadAttention(ComposedLayer):
             The outputs (B, H, T, Kv) and the attention weights (B, H, T, S) before
             dropout, or `None` for them.
         """
-        places = None if step is None else step.places
+        places = None if prepared is None else prepared.places
         if causal:
             past = causal_mask(ops.shape(queries)[2], ops.shape(keys)[2])
             mask = past[None] if mask is None else ops.logical_and(mask, past)
@@ -302,16 +330,26 @@ class MultiHeadAttention(ComposedLayer):
             own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
             bias = self.positions.bias(self.num_heads, *own)
         is_usual = self.weigh is masked_softmax and self.score is None
-        if is_usual and step is not None and mask is step.mask:
+        # A subclass may pass another mask than the one that was prepared.
+        if is_usual and prepared is not None and mask is prepared.mask:
             mask = None  # The bias masks the scores.
-            bias = step.bias if bias is None else ops.add(step.bias, bias)
+            bias = prepared.bias if bias is None else ops.add(prepared.bias, bias)
             if keys.shape[1] == self.num_heads:
-                return caches.attend(queries, keys, values, bias, places is None)
-        dropout = self.attention_dropout if training else None
-        # A step has few queries, which no fused kernel takes.
-        fused = self.flash_attention if step is None else False
-        options = self.weigh, dropout, fused, self.score, with_weights
-        return dot_product_attention(queries, keys, values, mask, bias, *options)
+                by_row = places is None
+                return caches.attend(queries, keys, values, bias, by_row=by_row)
+        return dot_product_attention(
+            queries,
+            keys,
+            values,
+            mask=mask,
+            bias=bias,
+            weigh=self.weigh,
+            dropout=self.attention_dropout if training else None,
+            # A step has few queries, which no fused kernel takes.
+            fused=self.flash_attention if prepared is None else False,
+            score=self.score,
+            with_weights=with_weights,
+        )
 
     def project_to_heads(
         self,
@@ -331,12 +369,16 @@ class MultiHeadAttention(ComposedLayer):
                 parts += project(denses[1:], key)
             else:
                 parts += project(denses[1:2], key) + project(denses[2:], value)
-        # (B, H, T, K) times `query_scale`, (B, G, S, K) and (B, G, S, Kv)
-        return tuple(map(self._split, parts, self.heads.values()))
+        queries, keys, values = parts
+        return (
+            self._split(queries, self.query_heads),  # (B, H, T, K) times `query_scale`
+            self._split(keys, self.key_heads),  # (B, G, S, K)
+            self._split(values, self.value_heads),  # (B, G, S, Kv)
+        )
 
     @staticmethod
     def _split(projected, heads):
-        """(B, T, G * K) --> (B, G, T, K), `heads` being (G, K)."""
+        """(B, T, G * K) --> (B, G, T, K)."""
         batch, length = ops.shape(projected)[:2]
         projected = ops.reshape(projected, (batch, length, *heads))
         return ops.transpose(projected, (0, 2, 1, 3))
@@ -350,31 +392,39 @@ class MultiHeadAttention(ComposedLayer):
 
     # Decoding one position at a time: B sentences of N hypotheses, L positions.
 
-    def step_weights(self, across: bool = False) -> Nest:
+    def step_weights(self, across: bool = False) -> StepWeights:
         """Returns the prepared matrices of `step` or, with `across`, of `look_up`."""
         denses = [self.query_dense]
         if not across:
             denses += [self.key_dense, self.value_dense]
-        return joined(denses, self.query_scale), joined([self.output_dense])
+        return StepWeights(
+            projections=joined(denses, self.query_scale),
+            output=joined([self.output_dense]),
+        )
 
     def initial_cache(self, sentences: int, hypotheses: int, length: int) -> Nest:
         """Returns an empty cache: keys (B, G, L * N, K) and values (B, G, L * N, Kv).
 
         Entry l * N + n is position l, of at most L = `length`, of hypothesis n.
         """
-        (groups, width), (_, value_width) = self.heads["key"], self.heads["value"]
-        size = (sentences, groups, length * hypotheses)
+        size = (sentences, self.key_heads.number, length * hypotheses)
         dtype = self.compute_dtype
-        keys = caches.new_cache((*size, width), dtype)
-        return keys, caches.new_cache((*size, value_width), dtype)
+        keys = caches.new_cache((*size, self.key_heads.width), dtype)
+        values = caches.new_cache((*size, self.value_heads.width), dtype)
+        return keys, values
 
     def keys_and_values(self, source: TensorLike) -> Nest:
         """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
-        parts = project([self.key_dense, self.value_dense], source)
-        return tuple(map(self._split, parts, [self.heads["key"], self.heads["value"]]))
+        keys, values = project([self.key_dense, self.value_dense], source)
+        return self._split(keys, self.key_heads), self._split(values, self.value_heads)
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+        self,
+        inputs: TensorLike,
+        cache: Nest,
+        place: Place,
+        mask: PreparedMask,
+        weights: StepWeights,
     ) -> tuple[Tensor, Nest]:
         """Attends from one new position of N hypotheses to itself and the past.
 
@@ -388,8 +438,12 @@ class MultiHeadAttention(ComposedLayer):
                 past and the new entry.
             weights: `step_weights()`.
         """
-        heads = self._step_heads(inputs, weights[0], "query", "key", "value")
-        queries, keys, values = heads
+        queries, keys, values = self._step_heads(
+            inputs,
+            weights.projections,
+            denses=[self.query_dense, self.key_dense, self.value_dense],
+            heads=[self.query_heads, self.key_heads, self.value_heads],
+        )
         position = ops.reshape(ops.cast(place.position, "int32"), (1,))
         if self.positions is not None:
             queries, keys = (self.positions.place(x, position) for x in (queries, keys))
@@ -397,11 +451,15 @@ class MultiHeadAttention(ComposedLayer):
         values = caches.write_position(cache[1], values, place)
         entries = ops.arange(ops.shape(keys)[2], dtype="int32")
         past = mask._replace(places=(position, entries // inputs.shape[1]))
-        outputs, _ = self.attend(queries, keys, values, mask.mask, step=past)
-        return self._merge_step(outputs, weights[1]), (keys, values)
+        outputs, _ = self.attend(queries, keys, values, mask=mask.mask, prepared=past)
+        return self._merge_step(outputs, weights.output), (keys, values)
 
     def look_up(
-        self, inputs: TensorLike, source: Nest, mask: Nest, weights: Nest
+        self,
+        inputs: TensorLike,
+        source: Nest,
+        mask: PreparedMask,
+        weights: StepWeights,
     ) -> Tensor:
         """Attends from one new position of N hypotheses to a source.
 
@@ -413,22 +471,30 @@ class MultiHeadAttention(ComposedLayer):
             mask: `prepare_mask` of a mask that broadcasts to (B, H, N, S).
             weights: `step_weights(across=True)`.
         """
-        (queries,) = self._step_heads(inputs, weights[0], "query")
-        outputs, _ = self.attend(queries, *source, mask.mask, step=mask)
-        return self._merge_step(outputs, weights[1])
+        (queries,) = self._step_heads(
+            inputs,
+            weights.projections,
+            denses=[self.query_dense],
+            heads=[self.query_heads],
+        )
+        keys, values = source
+        outputs, _ = self.attend(queries, keys, values, mask=mask.mask, prepared=mask)
+        return self._merge_step(outputs, weights.output)
 
-    def _step_heads(self, inputs, weights, *names):
-        """Projects (B, N, D) to heads (B, G, N, K), one tensor a name."""
+    def _step_heads(self, inputs, weights, denses, heads):
+        """Projects (B, N, D) to heads (B, G, N, K), one tensor a layer of `denses`."""
         hypotheses = inputs.shape[1]
-        heads = list(map(self.heads.get, names))
         rows = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, inputs.shape[-1]))
-        if weights and heads.count(heads[0]) == len(heads):
-            projected = affine(rows, *weights)
-            return caches.split_heads(projected, hypotheses, *heads[0], len(heads))
-        denses = [getattr(self, f"{name}_dense") for name in names]
+        if weights and len(set(heads)) == 1:
+            projected = affine(rows, weights)
+            return caches.split_heads(
+                projected, hypotheses, *heads[0], count=len(heads)
+            )
         parts = project(denses, rows, self.query_scale, weights)
-        pairs = zip(parts, heads, strict=True)
-        return [caches.split_heads(x, hypotheses, *one)[0] for x, one in pairs]
+        return [
+            caches.split_heads(part, hypotheses, *own)[0]
+            for part, own in zip(parts, heads, strict=True)
+        ]
 
     def _merge_step(self, outputs, weights):
         """(B, H, N, Kv) --> (B, N, D)."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import of_parents
+from keras_transformer.nn.kernels.caches import Place, PreparedMask, of_parents
 from keras_transformer.nn.kernels.few_passes import wide_dtype
 from keras_transformer.nn.kernels.recurrence import linear_recurrence
 from keras_transformer.nn.layers.arguments import check_known_width
-from keras_transformer.nn.layers.basic import ComposedLayer, joined, project
+from keras_transformer.nn.layers.basic import ComposedLayer, Joined, joined, project
 from keras_transformer.nn.masks import attention_mask, mask_of_keys
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
@@ -86,7 +86,7 @@ class SSRU(ComposedLayer):
         kept = ops.sigmoid(kept)
         return kept, (1.0 - kept) * new
 
-    def step_weights(self, across: bool = False) -> Nest:
+    def step_weights(self, across: bool = False) -> Joined | tuple:
         """Returns the prepared matrices of `step`."""
         return joined([self.input_dense, self.forget_dense])
 
@@ -96,7 +96,12 @@ class SSRU(ComposedLayer):
         return (ops.zeros(shape, wide_dtype(self.compute_dtype)),)
 
     def step(
-        self, inputs: TensorLike, cache: Nest, place: Nest, mask: Nest, weights: Nest
+        self,
+        inputs: TensorLike,
+        cache: Nest,
+        place: Place,
+        mask: PreparedMask,
+        weights: Joined | tuple,
     ) -> tuple[Tensor, Nest]:
         """As `MultiHeadAttention.step`, without a mask."""
         kept, new = self._gates(inputs, weights)

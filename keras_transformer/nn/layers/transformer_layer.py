@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from functools import partial
 from typing import Any, Literal, Self, TypeVar, Unpack
 
 import keras
 
 from keras_transformer.config.layer_config import SublayerConfig
 from keras_transformer.config.options import argument_lines
+from keras_transformer.nn.kernels.caches import Place, PreparedMask
 from keras_transformer.nn.kernels.keras_private import carried_mask
-from keras_transformer.nn.layers.arguments import check_known_width, check_same_width
+from keras_transformer.nn.layers.arguments import check_known_width
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
     Dropout,
@@ -76,13 +76,56 @@ def _documented(cls: _T) -> _T:
     return cls
 
 
+@dataclasses.dataclass
+class Residual:
+    """The residual connection, dropout and normalisation around a sub-layer.
+
+    LayerNorm(x + Dropout(Sublayer(x))), or with `norm_first` x +
+    Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762.
+
+    Attributes:
+        name: Name of the sub-layer, for errors.
+        norm: Normalisation, a layer.
+        dropout: Dropout of the sub-layer's outputs, a layer.
+        norm_first: Whether the norm comes before the sub-layer.
+    """
+
+    name: str
+    norm: keras.layers.Layer
+    dropout: keras.layers.Layer
+    norm_first: bool
+
+    def __call__(self, x, sublayer, *others, training=None, **options):
+        """Returns x (B, T, D) with a sub-layer's outputs for x and others added."""
+        inputs = self.before(x, training)
+        outputs = sublayer(inputs, *others, training=training, **options)
+        return self.after(x, outputs, training)
+
+    def before(self, x, training=None):
+        """Returns what the sub-layer takes."""
+        return self.norm(x, training=training) if self.norm_first else x
+
+    def after(self, x, outputs, training=None):
+        """Returns x with the sub-layer's outputs added."""
+        width = outputs.shape[-1]
+        expected = x.shape[-1]
+        if width != expected and None not in (width, expected):
+            raise ValueError(
+                f"`{self.name}` must return outputs as wide as its inputs, to which "
+                f"they are added. Received: width {width} for inputs of width "
+                f"{expected}"
+            )
+        x = x + self.dropout(outputs, training=training)
+        return x if self.norm_first else self.norm(x, training=training)
+
+
 class TransformerLayer(ComposedLayer):
     """Base of the layers: their options, sub-layers and residual connections.
 
-    Around each sub-layer it computes LayerNorm(x + Dropout(Sublayer(x))), or with
-    `norm_first` x + Dropout(Sublayer(LayerNorm(x))): sections 3.1 and 5.4 of Vaswani et
-    al., 2017, https://arxiv.org/abs/1706.03762. The attributes named in `sublayers` are
-    the sub-layers; `norms` and `dropouts` hold their norms and dropouts by name.
+    The sub-layers are the attributes `self_attention`, `feed_forward` and, with
+    `attends_to_source`, `cross_attention`. Around each is a `Residual`:
+    `self_attention_residual` and so on.
 
     Call arguments:
         inputs: Float tensor (B, T, D).
@@ -92,8 +135,8 @@ class TransformerLayer(ComposedLayer):
         ValueError: If an option is out of range.
     """
 
-    sublayers: tuple[str, ...] = ("self_attention", "feed_forward")
     causal = False  # whether self-attention sees no later position
+    attends_to_source = False  # whether there is a `cross_attention`
 
     def __init__(
         self, num_heads: int, d_ff: int, **options: Unpack[LayerArguments]
@@ -112,15 +155,16 @@ class TransformerLayer(ComposedLayer):
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
             self.positions = AlibiPositions(after=2.0)  # See `AlibiPositions`.
-        self.norms = {name: self.make_norm(f"{name}_norm") for name in self.sublayers}
-        for norm in self.norms.values():
-            norm.supports_masking = True  # Keras' RMSNormalization warns of masks.
-        rate = self.dropout_rate
-        dtype = self.dtype_policy
-        self.dropouts = {
-            name: Dropout(rate, dtype=dtype, name=f"{name}_dropout")
-            for name in self.sublayers
-        }
+        self.self_attention_residual = self.make_residual("self_attention")
+        residuals = [self.self_attention_residual]
+        if self.attends_to_source:
+            self.cross_attention_residual = self.make_residual("cross_attention")
+            residuals.append(self.cross_attention_residual)
+        self.feed_forward_residual = self.make_residual("feed_forward")
+        residuals.append(self.feed_forward_residual)
+        # Keras finds layers in attributes and in lists, and names files by these.
+        self.norms = [residual.norm for residual in residuals]
+        self.dropouts = [residual.dropout for residual in residuals]
 
     def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
         """Returns the attention `name`, for inputs (B, T, d_model); override it.
@@ -168,6 +212,18 @@ class TransformerLayer(ComposedLayer):
         epsilon = self.layer_norm_epsilon
         return LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
+    def make_residual(self, name: str) -> Residual:
+        """Returns the connection around the sub-layer `name`; override to replace it.
+
+        A call and a step of decoding use its `before` and `after`.
+        """
+        norm = self.make_norm(f"{name}_norm")
+        norm.supports_masking = True  # Keras' RMSNormalization warns of masks.
+        dropout = Dropout(
+            self.dropout_rate, dtype=self.dtype_policy, name=f"{name}_dropout"
+        )
+        return Residual(name, norm, dropout, self.norm_first)
+
     def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 3:
             expected = "`inputs` must have the shape (B, T, D)"
@@ -178,19 +234,10 @@ class TransformerLayer(ComposedLayer):
         self.self_attention.build(input_shape)
         self.feed_forward = self.make_feed_forward("feed_forward")
         self.feed_forward.build(input_shape)
-        for norm in self.norms.values():
+        for norm in self.norms:
             norm.build(input_shape)
         self.input_spec = keras.InputSpec(axes={-1: input_shape[-1]})
         self.built = True
-
-    def residual(self, name, x, sublayer, training=None):
-        """Adds a sub-layer's output to x, with the norm before or after."""
-        norm = self.norms[name]
-        dropout = self.dropouts[name]
-        outputs = sublayer(norm(x, training=training) if self.norm_first else x)
-        check_same_width(name, outputs, x)
-        x = x + dropout(outputs, training=training)
-        return x if self.norm_first else norm(x, training=training)
 
     def call(
         self,
@@ -199,10 +246,10 @@ class TransformerLayer(ComposedLayer):
         training: bool | None = None,
     ) -> Tensor:
         causal = {"use_causal_mask": True} if self.causal else {}
-        attend = partial(self.self_attention, mask=mask, training=training, **causal)
-        transform = partial(self.feed_forward, training=training)
-        x = self.residual("self_attention", inputs, attend, training)
-        return self.residual("feed_forward", x, transform, training)
+        x = self.self_attention_residual(
+            inputs, self.self_attention, mask=mask, training=training, **causal
+        )
+        return self.feed_forward_residual(x, self.feed_forward, training=training)
 
     def get_config(self) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in _OPTIONS}
@@ -296,8 +343,8 @@ class CausalLayer(TransformerLayer):
         self,
         inputs: TensorLike,
         cache: Nest,
-        place: Nest,
-        masks: Nest,
+        place: Place,
+        masks: tuple[PreparedMask, PreparedMask | None],
         weights: Nest,
         source: Nest = None,
     ) -> tuple[Tensor, Nest]:
@@ -312,20 +359,18 @@ class CausalLayer(TransformerLayer):
             source: `keys_and_values` of the source, or `None`.
         """
         past_mask, source_mask = masks
-
-        def look_back(x):
-            nonlocal cache
-            past = cache, place, past_mask, weights["past"]
-            x, cache = self.self_attention.step(x, *past)
-            return x
-
-        x = self.residual("self_attention", inputs, look_back)
-        if source is not None:
-            look_up = self.cross_attention.look_up
-            seen = source, source_mask, weights["source"]
-            x = self.residual("cross_attention", x, lambda x: look_up(x, *seen))
-        x = self.residual("feed_forward", x, self.feed_forward)
-        return x, cache
+        around = self.self_attention_residual
+        outputs, cache = self.self_attention.step(
+            around.before(inputs), cache, place, past_mask, weights["past"]
+        )
+        x = around.after(inputs, outputs)
+        if self.attends_to_source:
+            around = self.cross_attention_residual
+            outputs = self.cross_attention.look_up(
+                around.before(x), source, source_mask, weights["source"]
+            )
+            x = around.after(x, outputs)
+        return self.feed_forward_residual(x, self.feed_forward), cache
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -355,7 +400,7 @@ class DecoderLayer(CausalLayer):
         >>> layer(target, source).shape  # (1, 4, 6)
     """
 
-    sublayers = ("self_attention", "cross_attention", "feed_forward")
+    attends_to_source = True
 
     def build(self, inputs_shape: Shape, encoder_output_shape: Shape) -> None:
         check_known_width(self, encoder_output=encoder_output_shape)
@@ -377,14 +422,21 @@ class DecoderLayer(CausalLayer):
         training: bool | None = None,
     ) -> Tensor:
         mask = carried_mask(inputs) if mask is None else mask
-        causal = {"mask": mask, "use_causal_mask": True, "training": training}
-        look_back = partial(self.self_attention, **causal)
-        source = {"value": encoder_output, "mask": encoder_output_mask}
-        look_across = partial(self.cross_attention, **source, training=training)
-        transform = partial(self.feed_forward, training=training)
-        x = self.residual("self_attention", inputs, look_back, training)
-        x = self.residual("cross_attention", x, look_across, training)
-        return self.residual("feed_forward", x, transform, training)
+        x = self.self_attention_residual(
+            inputs,
+            self.self_attention,
+            mask=mask,
+            training=training,
+            use_causal_mask=True,
+        )
+        x = self.cross_attention_residual(
+            x,
+            self.cross_attention,
+            encoder_output,
+            mask=encoder_output_mask,
+            training=training,
+        )
+        return self.feed_forward_residual(x, self.feed_forward, training=training)
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`, for both attentions."""
