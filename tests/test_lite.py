@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer import LiteTranslator, cli
+from keras_transformer import LiteTranslator
+from keras_transformer.apps import cli
 from tests import tiny_run
 
 TEXTS = [

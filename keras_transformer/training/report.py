@@ -367,6 +367,6 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         *textwrap.wrap(", ".join(scores), 80),
         f"written to {directory}: model.keras, log.csv, tensorboard/, checkpoints/",
         f"next: keras-transformer translate {run} 'A sentence.'",
-        f"      keras-transformer playground {run}",
         f"      keras-transformer export {run} --output saved_models/{name}",
+        f"      keras-transformer serve saved_models/{name}",
     ]

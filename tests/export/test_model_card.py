@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
-from keras_transformer.apps.cli import use
+from keras_transformer import Translator, evaluate, open_pairs
+from keras_transformer.apps import cli
+from keras_transformer.apps.cli import use_verbs as use
 from keras_transformer.formats import model_card as cards
 from keras_transformer.formats.model_card import (
     model_card,
@@ -21,7 +22,7 @@ from keras_transformer.formats.model_card import (
     weights_digest,
 )
 from keras_transformer.search.pipeline import INPUTS
-from keras_transformer.training import average_run
+from keras_transformer.training import average_run, evaluation
 from tests import tiny_run
 
 hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")

@@ -41,7 +41,6 @@ _CALLS = {
     "distill": use_verbs.distill,
     "export": export_verbs.export,
     "serve": export_verbs.serve,
-    "playground": export_verbs.playground,
     "plot attention": export_verbs.plot_attention,
     "plot training": export_verbs.plot_training,
 }
