@@ -394,7 +394,9 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
         return texts
 
     translating(warn)
+    before = warnings.showwarning
     assert run("translate", "any", "a") == 0
+    assert warnings.showwarning is before
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
     for text in ("epoch 1", "warning: skipped 3 batches"):

@@ -58,8 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
         status 2, as `argparse` does.
     """
     replace_closed_streams()
-    warnings.showwarning = _show_warning
     words = sys.argv[1:] if arguments is None else arguments
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _status(words)
+
+
+def _status(words):
+    """Runs the command of words, tells its error in a line, and returns its status."""
     try:
         options = _parsed(words)
         check_files(options)
