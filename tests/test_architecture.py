@@ -38,7 +38,7 @@ LEVEL = {door: i for i, level in enumerate(LEVELS) for door in level}
 # Within a door, from the bottom up; what is not named may import all of the door.
 WITHIN = {
     "nn": ("kernels", "masks", "losses", "optimizers", "layers"),
-    "apps": ("serving", "bulk", "plots", "quickstart", "playground", "cli"),
+    "apps": ("serving", "bulk", "plots", "quickstart", "cli"),
 }
 # Doors that know less of the package than what lies below them.
 KNOW_ONLY = {
@@ -382,7 +382,7 @@ def test_importing_the_package_loads_no_library():
         "import sys, keras_transformer\n"
         "from keras_transformer import TransformerConfig\n"
         "from keras_transformer.apps import cli\n"
-        "from keras_transformer.apps import playground, serving\n"
+        "from keras_transformer.apps import serving\n"
         "for words in (['--help'], ['train', '--help'], ['plot'], ['paint']):\n"
         "    try:\n"
         "        cli.main(words)\n"

@@ -11,6 +11,7 @@ from PIL import Image
 
 from keras_transformer import RunConfig, Translator, plots
 from keras_transformer.apps import cli
+from keras_transformer.apps.plots.piece_labels import labels_of
 from tests import tiny_run
 from tests.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
@@ -286,3 +287,11 @@ def test_verb_reports_errors_in_one_line(words, message, tmp_path, monkeypatch, 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("keras-transformer: error: ") and message in line
     assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_pieces_have_no_marks():
+    pieces = ["<s>", "▁m", "en", "▁", "a_b", "</s>"]
+    assert labels_of(pieces) == ["(start)", "m", "en", " ", "a_b", "(end)"]
+    assert labels_of(["Two", "Ġm", "Ã¤", "n"]) == ["Two", "m", "ä", "n"]
+    assert labels_of(["talk", "##ing", "[SEP]"]) == ["talk", "ing", "(end)"]
+    assert labels_of(["▁a", "<0x41>", "<0xFF>"]) == ["a", "A", "\ufffd"]

@@ -1,4 +1,4 @@
-"""Programs: the command line, the local server, the playground and the quick start.
+"""Programs: the command line, the local server with its page, and the quick start.
 
 `bulk` translates files of any size, and `plots` draws. Read `cli/__init__.py` first: it
 calls the rest.

@@ -22,6 +22,7 @@ from keras_transformer.files import (
     write_json,
 )
 from keras_transformer.formats.model_card import (
+    example_sources,
     filled,
     model_card,
     model_name,
@@ -87,10 +88,10 @@ def export_saved_model(
     A model without a `DecoderLayer` has no `align`. Every signature also returns
     `truncated` [B]: whether a text was cut at the longest source.
 
-    The version also has warm-up requests, a model card (README.md) and
-    assets.extra/training_data.json. Beside the versions the first export writes the
-    configuration of TensorFlow Serving and files for Docker and Kubernetes. A server
-    that watches the directory never sees half a version.
+    The version also has warm-up requests, a model card (README.md), and in assets.extra
+    training_data.json and page.json, for the page of `serve`. Beside the versions the
+    first export writes the configuration of TensorFlow Serving and files for Docker and
+    Kubernetes. A server that watches the directory never sees half a version.
 
     Args:
         translator: A `Translator`. A request cannot change its search.
@@ -98,8 +99,8 @@ def export_saved_model(
             "saved_models/en-de" for the next version.
         dtype: "float32"; or "bfloat16" for half the memory, and more speed on
             processors that support it.
-        run: Directory of the translator's training run, for the model card.
-        languages: Codes of source and target language, for the model card.
+        run: Directory of the translator's training run, for model card and page.
+        languages: Codes of source and target language, for model card and page.
 
     Returns:
         The directory of the version.
@@ -144,6 +145,9 @@ def export_saved_model(
         (temporary / "README.md").write_text(card, encoding="utf-8")
         if known:
             write_json(temporary / "assets.extra/training_data.json", known)
+        examples = [] if run is None else example_sources(run)
+        facts = {"languages": languages and list(languages), "examples": examples}
+        write_json(temporary / "assets.extra/page.json", facts)
     write_serving_files(path)
     return path
 

@@ -1,6 +1,6 @@
 """Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text.
 
-Each name is loaded when it is asked for: `text.lines` and `text.words` need neither.
+Each name is loaded when it is asked for: `text.lines` needs neither.
 """
 
 import lazy_loader

@@ -109,6 +109,12 @@ class ParallelText:
         path = self.files[-1 if side == "target" else 0] if self.files else None
         return self._place.format(path=path, line=line)
 
+    def _of_mix(self, number):
+        """Returns the same rows, whose messages name the corpus `number` of a mix."""
+        named = copy.copy(self)
+        named._place = f"{self._place} of corpus {number}"
+        return named
+
     def count(self) -> int:
         """Returns the number of lines, good and bad. The first call reads them.
 
@@ -321,10 +327,8 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
                 f"{weight!r:.100}"
             )
         for corpus, times in open_pairs(text).parts:
-            if not corpus.files:
-                corpus = copy.copy(corpus)
-                corpus._place += f" of corpus {number}"
-            mixed.append((corpus, times * weight))
+            named = corpus if corpus.files else corpus._of_mix(number)
+            mixed.append((named, times * weight))
     if not mixed:
         raise ValueError("`parts` must have at least one corpus. Received: none")
     return _Mix(mixed)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import timeit
 from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.models.batch_step import (
@@ -156,20 +154,6 @@ def split_by_default(options: TrainingConfig):
     alone = options.distribute == "none" and not options.jit_compile
     if alone and 1 < available_cores() <= _MOST_CORES:
         split_batches_over_cores()
-
-
-def half_precision_cost(dtype: str, size: int = 768) -> float:
-    """Returns the time of a matrix product in `dtype`, in units of float32's."""
-
-    def seconds(kind):
-        matrix = ops.ones((size, size), kind)
-
-        def product():  # NumPy takes no single bfloat16.
-            ops.convert_to_numpy(ops.cast(ops.matmul(matrix, matrix)[0, 0], "float32"))
-
-        return min(timeit.repeat(product, number=1, repeat=4))
-
-    return seconds(dtype) / seconds("float32")
 
 
 def freeze(model: Seq2Seq, names: str | None):

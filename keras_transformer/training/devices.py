@@ -1,4 +1,4 @@
-"""The devices of a run: one, all of this host, or several hosts.
+"""The devices of a run: one, all of this host, or with TensorFlow several hosts.
 
 The rows of a global batch are split among the replicas of the model, after rows of
 padding have made their number a multiple of the replicas. So a batch has the same loss
@@ -13,12 +13,11 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
@@ -32,7 +31,7 @@ _BACKENDS = {
     "data_parallel": "jax",
     "model_parallel": "jax",
 }
-# Number of hosts, for `keras.distribution.initialize()`.
+# Number of hosts, from which `keras.distribution.initialize()` reads it.
 _HOSTS_OF_JAX = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 # How `model_parallel` splits weights, by path: the axis "model" is spread over the
 # devices (Shoeybi et al., 2019, section 3, https://arxiv.org/abs/1909.08053). Each
@@ -111,32 +110,14 @@ class ReplicatedOnTensorFlow(Distribution):
 
 
 class SpreadOnJax(Distribution):
-    """Data and weights spread over JAX devices by a `keras.distribution`."""
+    """Data and weights spread over JAX devices of a host by a `keras.distribution`."""
 
     def __init__(self, distribution):
-        import jax
-
         mesh = distribution.device_mesh
         self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
-        self.num_processes = jax.process_count()
-        self.is_chief = jax.process_index() == 0
 
     def dataset(self, batches):
-        # Each process reads every batch and keeps its rows, which JAX joins.
-        import jax
-
-        def share(tensor):
-            rows = tf.shape(tensor)[0] // self.num_processes
-            return tensor[jax.process_index() * rows :][:rows]
-
-        return pad_rows(batches, self.num_replicas, share)
-
-    def mean(self, value):
-        if self.num_processes == 1:
-            return value
-        from jax.experimental import multihost_utils
-
-        return float(multihost_utils.process_allgather(np.float32(value)).mean())
+        return pad_rows(batches, self.num_replicas)
 
 
 class TransformerParallel(keras.distribution.ModelParallel):
@@ -178,8 +159,7 @@ def distribution_scope(
     """Sets up the devices for training; make, train and use the model inside.
 
     With "multi_worker", call it before TensorFlow computes anything, set the
-    environment variable TF_CONFIG, and run the same program on every worker. With
-    "data_parallel" on several hosts, call `keras.distribution.initialize` first.
+    environment variable TF_CONFIG, and run the same program on every worker.
 
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
@@ -193,8 +173,8 @@ def distribution_scope(
         A `Distribution`.
 
     Raises:
-        ValueError: If `distribute` is unknown, needs another backend or TF_CONFIG, or
-            cannot use several hosts.
+        ValueError: If `distribute` is unknown, or needs another backend, TF_CONFIG, or
+            a single host.
 
     Example:
         >>> with distribution_scope("mirrored") as distribution:
@@ -236,39 +216,26 @@ def distribution_scope(
     else:
         import jax
 
-        if _HOSTS_OF_JAX in os.environ and not jax.distributed.is_initialized():
+        if _HOSTS_OF_JAX in os.environ or jax.process_count() > 1:
             raise ValueError(
-                f"With {_HOSTS_OF_JAX} call `keras.distribution.initialize()` first; "
-                "otherwise each host trains by itself. `keras-transformer train` uses "
-                "one host."
+                f"`distribute` {distribute!r} uses the devices of one host: on several "
+                "train with TensorFlow and 'multi_worker'. Received: "
+                f"{os.environ.get(_HOSTS_OF_JAX, jax.process_count())} processes"
             )
         spread = keras.distribution.DataParallel(auto_shard_dataset=False)
         if distribute == "model_parallel":
-            if jax.process_count() > 1:
-                raise ValueError(
-                    "`distribute` 'model_parallel' uses the devices of one host: use "
-                    "'data_parallel' on several. Received: "
-                    f"{jax.process_count()} processes"
-                )
             devices = model_devices or len(keras.distribution.list_devices())
             spread = TransformerParallel(devices)
         with spread.scope():
             yield SpreadOnJax(spread)
 
 
-def pad_rows(
-    batches: tf.data.Dataset,
-    multiple: int,
-    keep: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor,
-) -> tf.data.Dataset:
-    """Returns batches with rows of zeros at the end, up to a multiple of `multiple`.
-
-    `keep` then selects the rows of this process from each tensor.
-    """
+def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:
+    """Returns batches with rows of zeros at the end, up to a multiple of `multiple`."""
 
     def padded(tensor):
         rows = -tf.shape(tensor)[0] % multiple
-        return keep(tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1)))
+        return tf.pad(tensor, [[0, rows]] + [[0, 0]] * (len(tensor.shape) - 1))
 
     def padded_batch(*parts):
         return tf.nest.map_structure(padded, parts if len(parts) > 1 else parts[0])

@@ -27,10 +27,8 @@ from keras_transformer.files import read_json, replacing
 from keras_transformer.formats.model_card import SUMMARY, shown_figure
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
-from keras_transformer.nn.kernels.execution import has_gpu
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
-from keras_transformer.training.compiled_model import half_precision_cost
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State
 from keras_transformer.training.validation import without_progress
@@ -87,7 +85,7 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
 
 
 def report_devices(console: Console, dtype: str):
-    """Says what a run computes on; warns of what it cannot use or what slows it."""
+    """Says what a run computes on, and warns of a GPU that it cannot use."""
     backend = keras.backend.backend()
     names = gpu_names()
     cores = available_cores()
@@ -102,14 +100,6 @@ def report_devices(console: Console, dtype: str):
             f"warning: {backend} cannot use the NVIDIA GPU of this machine: "
             f"{_REMEDIES[backend]}, and see docs/training.md",
         )
-    if dtype != "float32" and not has_gpu():
-        cost = half_precision_cost(dtype)
-        if cost > 1:
-            say(
-                console,
-                f"warning: on this processor a product in {dtype} takes {cost:.1f} "
-                "times as long as in float32: leave out `mixed_precision`",
-            )
 
 
 def report_model(console: Console, model: keras.Model, freeze: str | None):
@@ -367,6 +357,6 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
         *textwrap.wrap(", ".join(scores), 80),
         f"written to {directory}: model.keras, log.csv, tensorboard/, checkpoints/",
         f"next: keras-transformer translate {run} 'A sentence.'",
-        f"      keras-transformer playground {run}",
         f"      keras-transformer export {run} --output saved_models/{name}",
+        f"      keras-transformer serve saved_models/{name}",
     ]

@@ -171,14 +171,6 @@ class Run:
             devices = distribution_scope(config.training.distribute)
             self.distribution = stack.enter_context(devices)
             self.machine = machine(self.distribution)
-            processes = self.distribution.num_processes
-            if keras.backend.backend() == "jax" and processes > 1:
-                # Only the first host averages checkpoints, and JAX would need all.
-                raise ValueError(
-                    "With JAX a run trains on one host: on several, call `model.fit` "
-                    "in a `distribution_scope`, or use TensorFlow with `multi_worker`. "
-                    f"Received: {processes} processes"
-                )
             is_chief = self.distribution.is_chief
             writes = is_chief and not is_dry
             if writes:

@@ -18,8 +18,7 @@ from keras_transformer.config.run_config import FINE_TUNING, PRESETS
 from tests import tiny_run
 
 VERBS = (
-    "quickstart train average import evaluate translate distill export serve "
-    "playground plot"
+    "quickstart train average import evaluate translate distill export serve plot"
 ).split()
 PARSERS = {"": make_parser(), **make_parser().verbs}
 SCRIPT = Path(sys.executable).with_name("keras-transformer")
@@ -154,7 +153,7 @@ def test_a_locale_without_its_letters_is_told(word, line, tmp_path):
 def test_what_is_missing_is_named_before_tensorflow_is_loaded(tmp_path):
     commands = [
         "train --train none --run a", "translate none a", "translate . a",
-        "evaluate . --test none", "export . --output a", "serve .", "playground .",
+        "evaluate . --test none", "export . --output a", "serve .",
         "average none --output a", "plot attention . a --output a.png",
         "plot training none --output a.png",
     ]  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 import sacrebleu
 
 from keras_transformer import RunConfig
-from keras_transformer.apps import cli, playground, serving
+from keras_transformer.apps import cli, serving
 from keras_transformer.apps.cli import export_verbs, flags, make_parser, use_verbs
 from keras_transformer.search.translation import Translation
 from keras_transformer.terminal import say, warnings_only
@@ -83,7 +83,8 @@ def test_a_training_prints_one_object_and_no_line_of_tensorflow(trained):
         words = shlex.split(row.partition("keras-transformer ")[2])
         options = make_parser().parse_args(words)
         models = getattr(options, "models", None) or [options.model]
-        assert models == [directory]
+        is_served = options.verb == "serve"
+        assert models == [Path("saved_models/run") if is_served else directory]
 
 
 def test_a_finished_training_says_so_unless_it_is_quiet(trained, files, capsys):
@@ -344,18 +345,14 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         assert line in capsys.readouterr().err
 
 
-def test_serve_and_playground_get_their_address(monkeypatch, tmp_path):
+def test_serve_gets_its_address(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
-    monkeypatch.setattr(flags, "trained_directory", lambda path: path)
     calls, a = [], flags.Path("a")
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
-    monkeypatch.setattr(playground, "play", lambda *given: calls.append(given))
     for words, expected in {
         "serve a": (a, "127.0.0.1", 8501),
         "serve a --host ::1 --port 0": (a, "::1", 0),
-        "playground a": (a, "127.0.0.1", 8600, None),
-        "playground a --port 9 --languages en de": (a, "127.0.0.1", 9, ["en", "de"]),
     }.items():
         assert run(*words.split()) == 0
         assert calls.pop() == expected
@@ -395,7 +392,9 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
         return texts
 
     translating(warn)
+    before = warnings.showwarning
     assert run("translate", "any", "a") == 0
+    assert warnings.showwarning is before
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
     for text in ("epoch 1", "warning: skipped 3 batches"):

@@ -16,10 +16,12 @@ import pytest
 import tensorflow as tf
 from starlette.testclient import TestClient
 
-from keras_transformer.apps.serving import serve, server
+from keras_transformer.apps.serving import page_routes, serve, server
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats import ExportedTranslator
+from keras_transformer.search.strings import SIGNATURES
+from tests import tiny_run
 from tests.serving.tiny_models import write_model
 
 URL = "/v1/models/tiny"
@@ -123,7 +125,8 @@ def test_not_a_number_goes_in_and_out_and_json_is_read_first(client):
 
 PATHS = {
     404: (
-        "GET /", "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
+        "GET /x", "GET /index.html", "GET /page/../rest_app.py", "POST /",
+        "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
         "GET /v1/models/x", "GET /v1/models/x%20y", "GET /v1/models/x/metadata",
         f"GET /v1/models/tiny/versions/{2**63 - 1}",
         "GET /v1/models/tiny/versions/4/metadata", "POST /v1/models/x:predict",
@@ -160,6 +163,42 @@ def test_paths_and_methods_have_their_status(client, asked, status):
     response = client.request(*asked.split(), content=b'{"instances": ["a"]}')
     assert response.status_code == status
     assert list(response.json()) == ["predictions" if status == 200 else "error"]
+
+
+def test_the_page_and_its_files_come_with_a_strict_policy(client):
+    for path in page_routes.FILES:
+        response = client.get(path)
+        assert response.status_code == 200, path
+        assert (
+            response.headers.items()
+            >= {name.lower(): x for name, x in page_routes.HEADERS.items()}.items()
+        )
+        assert client.get(path, headers={"Host": "evil.example"}).status_code == 400
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    types = {"/": "text/html", "/style.css": "text/css", "/page.js": "text/javascript"}
+    for path, expected in types.items():
+        assert client.get(path).headers["content-type"].startswith(expected)
+    # Nothing of the page is asked for elsewhere, and the files are all there.
+    page = client.get("/").text
+    assert "http" not in page
+    names = re.findall(r'(?:src|href)="([^"]+\.\w+)"', page)
+    assert {f"/{name}" for name in names} < page_routes.FILES.keys() and len(names) == 3
+
+
+def test_the_page_is_told_what_there_is_to_ask(client, run_directory, tmp_path):
+    facts = client.get("/page.json").json()
+    assert (facts["name"], facts["version"], facts["examples"]) == ("tiny", 3, [])
+    assert facts["languages"] is None and "half" in facts["signatures"]
+    assert "access-control-allow-origin" not in client.get("/page.json").headers
+    translator = tiny_run.translator()
+    path = tmp_path / "tiny" / "1"
+    translator.export(path, run=run_directory, languages=("en", "de"))
+    app = make_app(ServedModel(path), "box")
+    facts = TestClient(app, "http://localhost").get("/page.json").json()
+    assert facts["signatures"] == sorted(SIGNATURES)
+    assert facts["languages"] == ["en", "de"]
+    assert facts["examples"] == [source for source, _ in tiny_run.VALID[:3]]
 
 
 ONE = {"instances": ["a"]}

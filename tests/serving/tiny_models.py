@@ -118,7 +118,7 @@ def running(directory):
 @contextlib.contextmanager
 def serving(app, port=0):
     """Serves an application in a thread; gives its address."""
-    with listening("127.0.0.1", port, extra="serve") as listener:
+    with listening("127.0.0.1", port) as listener:
         listener.listen()
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         server = uvicorn.Server(config)

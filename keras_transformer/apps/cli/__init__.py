@@ -41,7 +41,6 @@ _CALLS = {
     "distill": use_verbs.distill,
     "export": export_verbs.export,
     "serve": export_verbs.serve,
-    "playground": export_verbs.playground,
     "plot attention": export_verbs.plot_attention,
     "plot training": export_verbs.plot_training,
 }
@@ -59,8 +58,14 @@ def main(arguments: list[str] | None = None) -> int:
         status 2, as `argparse` does.
     """
     replace_closed_streams()
-    warnings.showwarning = _show_warning
     words = sys.argv[1:] if arguments is None else arguments
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _status(words)
+
+
+def _status(words):
+    """Runs the command of words, tells its error in a line, and returns its status."""
     try:
         options = _parsed(words)
         check_files(options)

@@ -1,4 +1,4 @@
-"""The verbs that bring a run to others: `export`, `serve`, `playground`, `plot`."""
+"""The verbs that bring a run to others: `export`, `serve`, `plot`."""
 
 from __future__ import annotations
 
@@ -115,12 +115,6 @@ def serve(options):
         command = shlex.join(["keras-transformer", *map(str, words)])
         raise ValueError(f"{run} is a training run. First: {command}")
     load_module("apps.serving").serve(options.model, options.host, options.port)
-
-
-def playground(options):
-    """Serves the page of a run until Ctrl-C."""
-    play = load_module("apps.playground").play
-    play(options.model, options.host, options.port, options.languages)
 
 
 def plot_attention(options):

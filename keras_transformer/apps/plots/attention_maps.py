@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keras_transformer.apps.plots.curves import axes_for
+from keras_transformer.apps.plots.piece_labels import labels_of
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.layers.attention import recorded_attention
 from keras_transformer.nn.layers.linear_attention import LinearAttention
 from keras_transformer.nn.layers.ssru import SSRU
 from keras_transformer.search.generator import Generator
-from keras_transformer.text.words import labels_of
 from keras_transformer.types import TensorLike
 
 if TYPE_CHECKING:  # It loads TensorFlow.

@@ -95,8 +95,8 @@ def quickstart(
                 say(console, line)
     for line in f"{name}:\n{scores}".splitlines():
         say(console, line)
-    run, served, text = map(shlex.quote, (str(directory), str(path), sources[0]))
+    served = shlex.quote(str(path))
+    text = shlex.quote(sources[0])
     say(console, f"next: keras-transformer translate {served} {text}")
-    say(console, f"      keras-transformer playground {run} --languages en de")
     say(console, f"      keras-transformer serve {served}")
     return scores

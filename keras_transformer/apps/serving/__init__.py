@@ -1,4 +1,4 @@
-"""A local server with TensorFlow Serving's REST interface, for trying an export."""
+"""A local server for trying an export: TensorFlow Serving's REST and a page."""
 
 from keras_transformer.apps.serving.server import serve
 

@@ -1,8 +1,9 @@
-"""TensorFlow Serving's REST interface as a Starlette application.
+"""TensorFlow Serving's REST interface and a page as a Starlette application.
 
 - `GET /v1/models/NAME[/versions/V]` returns the state of the served version;
 - `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
-- `POST /v1/models/NAME[/versions/V]:predict` runs a signature.
+- `POST /v1/models/NAME[/versions/V]:predict` runs a signature;
+- `GET /` returns a page to try them (page_routes.py).
 
 Status codes and the form of answers are those of TensorFlow Serving
 (http_rest_api_handler.cc and json_tensor.cc); error messages are not.
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.apps.serving.page_routes import page_routes
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.apps.serving.tensors import (
     RequestError,
@@ -50,13 +52,13 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
         for version in ("", "/versions/{version}")
     ]
     app = Starlette(
-        routes=routes,
-        middleware=[trusted_hosts(host)],
+        routes=[*routes, *page_routes(model)],
+        middleware=[_trusted_hosts(host)],
         exception_handlers={
-            RequestError: say_error,
-            ClientDisconnect: say_nothing,
+            RequestError: _say_error,
+            ClientDisconnect: _say_nothing,
             HTTPException: _say_malformed,
-            Exception: say_failure,
+            Exception: _say_failure,
         },
     )
     app.router.redirect_slashes = False
@@ -67,7 +69,7 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
     return app
 
 
-def trusted_hosts(host: str) -> Middleware:
+def _trusted_hosts(host):
     """Returns a middleware that refuses (400) a `Host` of another machine."""
     # A web page whose name resolves to 127.0.0.1 could read answers (DNS rebinding).
     if host in ("0.0.0.0", "::"):  # The machine's names are not known.
@@ -77,17 +79,17 @@ def trusted_hosts(host: str) -> Middleware:
     return Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
 
 
-def say_error(request: Request, error: RequestError) -> Response:
+def _say_error(request, error):
     """Answers a request that raised a `RequestError`."""
     return JSONResponse({"error": str(error)}, error.status)
 
 
-def say_failure(request: Request, error: Exception) -> Response:
+def _say_failure(request, error):
     """Answers a request that raised another error; Uvicorn logs the traceback."""
     return JSONResponse({"error": f"The server failed: {error}"}, 500)
 
 
-def say_nothing(request: Request, error: ClientDisconnect) -> Response:
+def _say_nothing(request, error):
     """Answers a client that has hung up, which nobody reads."""
     return Response(status_code=499)
 
@@ -97,8 +99,8 @@ def _say_malformed(request, error):
     model = f"/v1/models/{request.app.state.model.name}"
     path = request.url.path
     message = (
-        f"There is no {request.method} {path}. Ask GET {model}, GET {model}/metadata "
-        f"or POST {model}:predict."
+        f"There is no {request.method} {path}. Ask GET /, GET {model}, GET "
+        f"{model}/metadata or POST {model}:predict."
     )
     status = 400 if path.startswith("/v1/") else 404
     return JSONResponse({"error": message}, status)

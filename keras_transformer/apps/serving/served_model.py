@@ -11,9 +11,11 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.apps.serving.tensors import RequestError
+from keras_transformer.files import read_json
 from keras_transformer.formats.saved_model_loader import load_saved_model
 
 _ROWS = 32  # of one run, to limit its memory
+_PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
 # http_server.cc; 500 for others.
 _STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
@@ -34,11 +36,17 @@ def most_rows(directory: Path) -> int | None:
 
 
 class ServedModel:
-    """One version of an export: the SavedModel in NAME/VERSION."""
+    """One version of an export: the SavedModel in NAME/VERSION.
+
+    `page` has the `languages` and `examples` that the export wrote for a page.
+    """
 
     def __init__(self, path: Path):
         self.name = path.parent.resolve().name
         self.version = int(path.name)
+        self.page = {"languages": None, "examples": []}
+        if (path / _PAGE).exists():
+            self.page = read_json(path / _PAGE)
         # Keeps the functions of the signatures alive.
         self._module = load_saved_model(path)
         most = most_rows(path.parent)

@@ -1,4 +1,4 @@
-"""The process of the local server; the playground uses its parts.
+"""The process of the local server.
 
 TensorFlow and the web server are imported when they are needed, so that a wrong
 directory and a used port are reported at once.
@@ -17,12 +17,14 @@ from keras_transformer.terminal import native_messages_hidden, print_message
 
 
 def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
-    """Serves a version of an export through TensorFlow Serving's REST API.
+    """Serves a version of an export through TensorFlow Serving's REST API, and a page.
 
-    It is for trying an export on this machine, one request at a time; use TensorFlow
-    Serving in production. It holds the limits of that server: the `max_batch_size` of
-    batching_parameters.txt beside the versions, and 30 seconds for an answer. Ctrl-C
-    stops it after open requests; a second Ctrl-C does not wait for them.
+    The page translates while one types, shows other translations with their scores, and
+    what each word looks at. The server is for trying an export on this machine, one
+    request at a time; use TensorFlow Serving in production. It holds the limits of that
+    server: the `max_batch_size` of batching_parameters.txt beside the versions, and 30
+    seconds for an answer. Ctrl-C stops it after open requests; a second Ctrl-C does not
+    wait for them.
 
     Args:
         directory: saved_models/NAME for the latest version, or saved_models/NAME/1 for
@@ -41,13 +43,13 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
         >>> serve("saved_models/en-de")
     """
     path = _version_of(Path(directory))
-    with listening(host, port, extra="serve") as listener:
+    with listening(host, port) as listener:
         with native_messages_hidden():
             from keras_transformer.apps.serving.rest_app import make_app
             from keras_transformer.apps.serving.served_model import ServedModel
 
         model = ServedModel(path)
-        run(make_app(model, host), listener, f"/v1/models/{model.name}", "info")
+        _run(make_app(model, host), listener, model.name)
 
 
 def _version_of(directory):
@@ -65,17 +67,14 @@ def _version_of(directory):
     return versions[max(versions)]
 
 
-def listening(host: str, port: int, extra: str) -> socket.socket:
-    """Returns a socket bound to an address, before the model is loaded.
-
-    `extra` is the extra of this package that installs the web server.
-    """
+def listening(host: str, port: int) -> socket.socket:
+    """Returns a socket bound to an address, before the model is loaded."""
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"A server needs starlette and uvicorn: {how_to_install(extra)}."
+            f"A server needs starlette and uvicorn: {how_to_install('serve')}."
         ) from error
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")
@@ -100,16 +99,15 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app, listener: socket.socket, path: str, log_level: str):
-    """Prints the URL of `path` and serves an ASGI application until Ctrl-C.
-
-    With the `log_level` "info" Uvicorn logs each request.
-    """
+def _run(app, listener, name):
+    """Prints the URLs of page and model and serves an ASGI application until Ctrl-C."""
     import uvicorn
 
-    config = uvicorn.Config(app, lifespan="off", log_level=log_level)
+    config = uvicorn.Config(app, lifespan="off")
     listener.listen()
-    print_message(f"{address(listener)}{path} (Ctrl-C ends it)")
+    url = address(listener)
+    print_message(f"{url}/ is a page to try it")
+    print_message(f"{url}/v1/models/{name} (Ctrl-C ends it)")
     # Uvicorn answers open requests, and then raises the signal again.
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])

@@ -1,4 +1,4 @@
-/** What the page of a site and that of the playground do alike. */
+/** What the page of a site and that of `serve` do alike. */
 
 const WAIT = 120; // Milliseconds without a key before a translation begins.
 

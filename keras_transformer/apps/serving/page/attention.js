@@ -1,5 +1,7 @@
 /** The matrix of attention: a row for each word of the translation, a column for each of the text. */
 
+import { wordsOf } from "./words.js";
+
 const TOLD = 3; // Words that are named, those with the largest weights.
 const LEAST = 0.005; // The smallest weight that is named: 1 % once rounded.
 const SHOWN = 0.05; // The smallest weight that is written into its cell.
@@ -8,7 +10,7 @@ const HINT = "Point at a word, tap it, or go to it with the Tab key.";
 export class AttentionMap {
   languages = { source: "", target: "" }; // Codes, or "".
   #root;
-  #found = null; // The server's answer.
+  #found = null; // What the signature `align` answers.
   #by = "words";
   #units = { source: [], target: [] }; // Text, first piece and the one after the last.
   #weights = []; // A row for each of the target's units.
@@ -26,11 +28,10 @@ export class AttentionMap {
     table.addEventListener("focusout", () => this.#point(null));
   }
 
-  /** Shows the server's answer, or with `null` nothing, and why. */
-  show(found, reason = "") {
+  /** Shows what the signature `align` answers, or with `null` nothing. */
+  show(found) {
     this.#found = found;
     this.#draw();
-    if (!found) this.#tell(reason);
   }
 
   /** Shows whole "words", or the "pieces" that the model reads. */
@@ -45,8 +46,8 @@ export class AttentionMap {
 
   #draw() {
     for (const side of ["source", "target"]) {
-      const { pieces, words } = this.#found?.[side] ?? { pieces: [], words: [] };
-      const units = this.#by === "words" ? words : pieces.map((piece) => [piece, 1]);
+      const pieces = this.#found?.[`${side}_tokens`] ?? [];
+      const units = this.#by === "words" ? wordsOf(pieces) : pieces.map((piece) => [piece, 1]);
       let first = 0;
       this.#units[side] = units.map(([text, count]) => ({ text, first, last: (first += count) }));
     }
@@ -72,7 +73,7 @@ export class AttentionMap {
 
   /** How much the target's unit looks at the source's: the mean over its own pieces. */
   #weight(row, column) {
-    const rows = this.#found.weights.slice(row.first, row.last);
+    const rows = this.#found.attention.slice(row.first, row.last);
     const parts = rows.flatMap((weights) => weights.slice(column.first, column.last));
     return parts.reduce((sum, weight) => sum + weight, 0) / rows.length;
   }

@@ -1,11 +1,11 @@
-"""The playground's page in a real browser: typing, pointing, tapping, reading."""
+"""The page of `serve` in a real browser: typing, pointing, tapping, reading."""
 
 import re
 
 import pytest
 
 from tests.browser import chromium
-from tests.playground.toys import Toy, playing
+from tests.serving.toys import Toy, toy_serving
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="no playwright: it drives the browser"
@@ -27,7 +27,7 @@ def toy():
 
 @pytest.fixture
 def url(toy):
-    with playing(toy) as url:
+    with toy_serving(toy) as url:
         yield url
         toy.go.set()
 
@@ -125,60 +125,56 @@ def test_it_translates_what_is_typed_and_lights_up_what_is_pointed_at(url, open_
     expect(page.locator("#attention")).to_be_hidden()
 
 
-def test_another_translation_layer_head_and_pieces_can_be_chosen(url, toy, open_page):
+def test_words_or_pieces_of_the_likeliest_translation_are_shown(url, toy, open_page):
     page = open_page(url)
     enter(page, "elephants run")
     expect(units(page, "target")).to_have_text(["ELEPHANTS", "RUN", "(end)"])
     page.get_by_label("Show by").select_option("pieces")
-    expect(units(page, "target")).to_have_text(["ELEP", "HANTS", "RUN", "(end)"])
+    pieces = ["▁ELEP", "HANTS", "▁RUN", "</s>"]
+    expect(units(page, "target")).to_have_text(pieces)
     page.get_by_label("Show by").select_option("words")
     # The mean over the word's two pieces: one looks at both, one at itself and "run".
     units(page, "target").nth(0).hover()
     expect(told(page)).to_have_text(
         "“ELEPHANTS” looks at “elephants” 88 %, “run” 13 %."
     )
-    assert toy.asked[-1] == {"tokens": [5, 2], "layer": 1, "head": None}
+    text = {"text": ["elephants run"]}
+    assert toy.asked[-2:] == [("nbest", text), ("align", text)]
     page.get_by_role("button", name="Elephants Run -2.00", exact=True).click()
     expect(translation(page)).to_have_text("Elephants Run")
-    expect(units(page, "target").nth(0)).to_have_text(re.compile("^Elephants"))
-    with page.expect_response("**/api/attend"):
-        page.get_by_label("Layer").select_option(label="0 (first)")
-    with page.expect_response("**/api/attend"):
-        page.get_by_label("Head").select_option(label="1")
-    assert toy.asked[-1] == {"tokens": [6, 2], "layer": 0, "head": 1}
+    expect(page.locator("#attention")).to_be_hidden()
+    page.get_by_role("button", name="ELEPHANTS RUN -1.00", exact=True).click()
+    expect(page.locator("#attention")).to_be_visible()
 
 
-def test_translations_are_drawn_begun_and_searched_for_with_a_beam(url, toy, open_page):
+def test_translations_are_drawn_and_begun(url, toy, open_page):
     page = open_page(url)
     others = page.locator("#others-list li")
     enter(page, TEXT)
-    page.get_by_label("Beam size").fill("2")
+    page.get_by_label("How many").fill("2")
     expect(others).to_have_count(2)
     page.get_by_label("Must begin with").fill("well,")
     expect(translation(page)).to_have_text("well, AN OLD MAN")
+    expect(page.locator("#attention")).to_be_hidden()
     expect(page.get_by_label("Temperature")).to_be_hidden()
     page.get_by_label("Choose").select_option("at random")
     expect(translation(page)).to_have_text("an old man 0")
-    for name in ("Beam size", "Must begin with"):
-        expect(page.get_by_label(name)).to_be_hidden()
+    expect(page.get_by_label("Must begin with")).to_be_hidden()
     page.get_by_role("button", name="Draw again").click()
     expect(translation(page)).to_have_text("an old man 10")
     page.get_by_label("Temperature").fill("0.3")
     expect(page.locator("#degrees")).to_have_text("0.3")
     page.get_by_label("How many").fill("3")
     expect(others).to_have_count(3)
-    drawn = [question for question in toy.asked if "temperature" in question][-1]
-    assert (drawn["temperature"], drawn["seed"], drawn["count"]) == (0.3, 10, 3)
+    drawn = [columns for name, columns in toy.asked if name == "sample"][-1]
+    assert drawn["temperature"] == [pytest.approx(0.3)] * 3
+    assert drawn["seed"] == [10, 11, 12]
 
 
 def test_errors_are_told_in_words(url, open_page):
     page = open_page(url)
     note = page.locator("#note")
-    cases = {
-        "bad": "This text is bad.",
-        "worse": "The server failed: no memory",
-        "x" * 61: "The text is too long: 61 characters; at most 60 are taken.",
-    }
+    cases = {"bad": "This text is bad.", "worse": "The server failed: no memory"}
     for text, message in cases.items():
         enter(page, text, "")
         expect(note).to_have_text(message)
@@ -189,32 +185,31 @@ def test_errors_are_told_in_words(url, open_page):
     )
     enter(page, "cut")
     expect(note).to_have_text(re.compile("^The text, .* was too long and is cut. "))
-    page.get_by_label("Beam size").fill("99")
-    expect(note).to_have_text("Beam size must be a whole number from 1 to 16.")
-    page.get_by_label("Beam size").fill("4")
+    page.get_by_label("How many").fill("99")
+    expect(note).to_have_text("How many must be a whole number from 1 to 10.")
+    page.get_by_label("How many").fill("4")
     expect(note).to_have_text(re.compile("cut"))
-    page.get_by_label("Must begin with").fill("y" * 61)
-    expect(note).to_have_text(re.compile("^The beginning is too long: 61 characters;"))
     page.locator("#source").fill("<img src=x onerror=document.title='x'>")
-    page.get_by_label("Must begin with").fill("")
     expect(note).to_have_text(re.compile("ms.$"))
     expect(page).to_have_title("English to German")
     expect(page.locator("main img")).to_have_count(0)
+    enter(page, "-iNFINITY")  # Which is no number here.
+    expect(page.locator("#others-list li").nth(2)).to_have_text("-Infinity -3.00")
 
 
 def test_a_server_that_has_gone_is_told_and_can_come_again(open_page, toy):
-    with playing(toy) as url:
+    with toy_serving(toy) as url:
         page = open_page(url)
         enter(page, TEXT)
     page.locator("#source").fill("a dog")
     expect(page.get_by_role("alert")).to_contain_text("has ended or cannot be reached")
-    with playing(toy, port=int(url.rpartition(":")[2])):
+    with toy_serving(toy, port=int(url.rpartition(":")[2])):
         page.get_by_role("button", name="Try again").click()
         expect(translation(page)).to_have_text("A DOG")
         expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_stale_answers_are_dropped_and_their_questions_not_begun(url, toy, open_page):
+def test_stale_answers_are_dropped_and_stale_questions_not_asked(url, toy, open_page):
     page = open_page(url)
     page.locator("#source").fill("slow one")
     expect(page.locator("#note")).to_have_text("Translating …")
@@ -226,8 +221,8 @@ def test_stale_answers_are_dropped_and_their_questions_not_begun(url, toy, open_
     toy.go.set()
     expect(translation(page)).to_have_text("QUICK")
     expect(units(page, "target").first).to_have_text("QUICK")
-    texts = [question["text"] for question in toy.asked if "text" in question]
-    assert texts == ["slow one", "quick"]
+    texts = [columns["text"] for _, columns in toy.asked]
+    assert texts == [["slow one"], ["quick"], ["quick"]]
 
 
 def test_a_telephone_is_wide_enough_and_a_tap_tells_of_a_word(url, open_page):
@@ -251,7 +246,7 @@ def test_keys_lead_through_the_map(url, open_page):
     page = open_page(url)
     enter(page, TEXT)
     expect(units(page, "target")).to_have_count(4)
-    page.get_by_label("Head").focus()
+    page.get_by_label("Show by").focus()
     page.keyboard.press("Tab")
     expect(units(page, "source").nth(0)).to_be_focused()
     for _ in range(4):
@@ -267,6 +262,44 @@ def test_three_sentences_are_there_to_click(url, open_page):
     page.get_by_role("button", name="a quick fox", exact=True).click()
     expect(translation(page)).to_have_text("A QUICK FOX")
     expect(page.locator("#examples button")).to_have_count(3)
+
+
+# Pieces, and their words with the number of pieces of each.
+WORDS = [
+    ("▁Two ▁m en ▁don ' t ▁ talk . </s>",
+     [["Two", 1], ["men", 2], ["don't", 3], ["talk", 2], [".", 1], ["(end)", 1]]),
+    ("▁3 . 5 ▁( a ) . ▁b ! ?",
+     [["3.5", 3], ["(a", 2], [")", 1], [".", 1], ["b", 1], ["!", 1], ["?", 1]]),
+    ("▁B <0xC3> <0xA4> r <0xFF> </s>", [["Bär\ufffd", 5], ["(end)", 1]]),
+    (">>fra<< ▁a </s>", [[">>fra<<", 1], ["a", 1], ["(end)", 1]]),
+    ("Two Ġm Ã¤ n Ġ", [["Two", 1], ["män", 3], [" ", 1]]),
+    ("[CLS] talk ##ing ##s . [SEP]",
+     [["(start)", 1], ["talkings", 3], [".", 1], ["(end)", 1]]),
+    ("</s>", [["(end)", 1]]),
+]  # fmt: skip
+
+
+def test_words_are_those_of_a_reader(url, open_page):
+    page = open_page(url)
+    for pieces, expected in WORDS:
+        found = page.evaluate(
+            "pieces => import('./words.js').then(({ wordsOf }) => wordsOf(pieces))",
+            pieces.split(" "),
+        )
+        assert found == expected, pieces
+
+
+def test_a_model_without_attention_or_languages_has_a_page(open_page, toy):
+    toy.page = {"languages": None, "examples": []}
+    del toy.signatures["align"]
+    with toy_serving(toy) as url:
+        page = open_page(url)
+        expect(page).to_have_title("Translator")
+        enter(page, TEXT)
+        expect(page.locator("#note")).to_have_text(re.compile("^Translated"))
+        expect(page.locator("#attention")).to_be_hidden()
+        expect(page.locator("#examples")).to_be_hidden()
+    assert [name for name, _ in toy.asked] == ["nbest"]
 
 
 CONTRAST = """
