@@ -96,6 +96,7 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
         "import sys, runpy\n"
         f"sys.modules.update(dict.fromkeys({blocked}))\n"
         "sys.argv = sys.argv[1:]\n"
+        f"sys.path.insert(0, {str(lite_export)!r})\n"  # As `python FILE` does.
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
 

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,11 @@ class LiteTranslator(TextTranslator):
             for name in model.get_signature_list()
         }
 
-    def run(self, name, texts, *more, n_best=1, per_head=False):
+    def run(
+        self, name: str, *columns: Any, n_best: int = 1, per_head: bool = False
+    ) -> dict[str, Any]:
+        """As `TextTranslator.run`."""
+        texts, *more = columns
         longest = self.description["longest_output"]
         sources, truncated = self._encoded(self._source, texts, "max_source_length")
         source = _padded(sources)

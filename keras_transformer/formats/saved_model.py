@@ -253,7 +253,10 @@ class ExportedTranslator(TextTranslator):
         nbest = self._module.signatures["nbest"].structured_outputs
         self.most = nbest["scores"].shape[1]
 
-    def run(self, name, *columns, n_best=1, per_head=False):
+    def run(
+        self, name: str, *columns: Any, n_best: int = 1, per_head: bool = False
+    ) -> dict[str, Any]:
+        """As `TextTranslator.run`."""
         if name not in self._module.signatures:
             raise ValueError(f"{self.path} has no signature {name!r}.")
         if per_head:

@@ -37,7 +37,8 @@ def test_the_description_tells_a_client_what_it_needs(lite_export):
     for name, digest in files.items():
         assert hashlib.sha256((lite_export / name).read_bytes()).hexdigest() == digest
     assert sorted(path.name for path in lite_export.iterdir()) == [
-        "joint.model", "model.tflite", "translate.py", "translator.json",
+        "joint.model", "model.tflite", "translate.py", "translation.py",
+        "translator.json",
     ]  # fmt: skip
 
 
