@@ -654,7 +654,6 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_argument(call):
 NOT_TRIED = {
     "SpecialIds",
     "decoding.Constraints",
-    "Encoder",
     "mixed_pairs",
     "layers.TransformerLayer",
     "bulk.BulkSummary",
