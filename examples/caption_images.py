@@ -15,6 +15,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from encoder_parts import PatchEmbedding
 from keras import ops
 from sklearn.datasets import load_digits
 
@@ -49,7 +50,7 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
     rate = config.dropout_rate
     images = keras.Input(image_shape, name="images")
     words = keras.Input((None,), dtype="int32", name="words")
-    patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model, name="patches")
+    patches = PatchEmbedding(image_shape, patch_size, config.d_model, name="patches")
     count = patches.num_patches
     positions = kt.PositionalEncoding("learned", count, rate, name="positions")
     seen = kt.EncoderStack(config, name="encoder")(positions(patches(images)))

@@ -13,6 +13,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from encoder_parts import ClassToken
 from keras import ops
 from sklearn.ensemble import RandomForestClassifier
 
@@ -91,7 +92,7 @@ def make_model(num_features, pooling="mean", config=CONFIG):
     is_node = ops.any(ops.not_equal(features, 0), axis=-1)  # (B, S)
     mask = ops.logical_and(edges, ops.expand_dims(is_node, 1))
     if pooling == "class_token":
-        states = kt.ClassToken()(states)
+        states = ClassToken()(states)
         with_token = ops.pad(is_node, ((0, 0), (1, 0)), constant_values=True)
         mask = ops.concatenate([ops.expand_dims(is_node, 2), mask], axis=2)
         mask = ops.concatenate([ops.expand_dims(with_token, 1), mask], axis=1)

@@ -15,6 +15,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from encoder_parts import ClassToken, PatchEmbedding, last_attention
 from keras import ops
 
 import keras_transformer as kt
@@ -82,10 +83,10 @@ def make_model(
     from the mean of all last states (appendix D.3 of Dosovitskiy et al., 2021).
     """
     images = keras.Input(image_shape, name="images")
-    patches = kt.PatchEmbedding(image_shape, patch_size, config.d_model)
+    patches = PatchEmbedding(image_shape, patch_size, config.d_model)
     count, states = patches.num_patches, patches(images)
     if pooling == "class_token":
-        count, states = count + 1, kt.ClassToken(name="class_token")(states)
+        count, states = count + 1, ClassToken(name="class_token")(states)
     positions = kt.PositionalEncoding("learned", count, config.dropout_rate)
     states = kt.EncoderStack(config, name="stack")(positions(states))
     is_token = pooling == "class_token"
@@ -93,14 +94,6 @@ def make_model(
     state = kt.layers.Dropout(config.dropout_rate)(state)
     logits = keras.layers.Dense(num_classes, name="logits")(state)
     return keras.Model(images, logits)
-
-
-def attention(model, images):
-    """Returns the attention weights of the last layer (B, H, S, S)."""
-    last = model.get_layer("stack").encoder_layers[-1]
-    with kt.layers.recorded_attention() as record:
-        model(images)
-    return ops.convert_to_numpy(record[last.self_attention][0])
 
 
 def main(arguments=None):
@@ -125,7 +118,7 @@ def main(arguments=None):
     accuracy = model.history.history["val_accuracy"][-1]
     print(f"right: {accuracy:.1%} of {len(valid[0])} images")
     # The attention of the class token to the patches, as an image.
-    weights = attention(model, valid[0][:1])[0, :, 0, 1:]
+    weights = last_attention(model, valid[0][:1])[0, :, 0, 1:]
     grid = weights.reshape(len(weights), valid[0].shape[1] // options.patch_size, -1)
     plots.attention(grid).savefig(options.picture)
     return accuracy

@@ -1,8 +1,7 @@
 """Sentence classification: positive or negative.
 
-The features of a word are itself and its first four and six letters. With --pretrain it
-is only the word, and the encoder is pre-trained on hidden words. The baseline is a bag
-of words.
+The features of a word are itself and its first four and six letters. The baseline is a
+bag of words. bert.py pre-trains such an encoder on hidden words.
 
     python examples/classify_sentences.py --files train.tsv.gz valid.tsv.gz
 
@@ -17,6 +16,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from encoder_parts import FeatureEmbedding, last_attention
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -24,7 +24,16 @@ from sklearn.pipeline import make_pipeline
 import keras_transformer as kt
 from keras_transformer import plots
 
-UNKNOWN, MASK, FIRST = 3, 4, 5  # 0 is padding.
+UNKNOWN, FIRST = 3, 5  # 0 is padding, 4 the mask of bert.py.
+CONFIG = kt.EncoderConfig(
+    num_layers=2,
+    d_model=64,
+    d_ff=128,
+    num_heads=4,
+    dropout_rate=0.4,
+    attention_dropout_rate=0.1,
+    activation_dropout_rate=0.1,
+)
 
 
 def read_sentences(path):
@@ -59,43 +68,64 @@ def to_ids(rows, features):
     return ids[..., 0] if ids.shape[2] == 1 else ids
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def features_and_ids(train, valid, number):
+    """Returns the features, numbered, and the ids of both parts."""
+    rows = [[features_of(s, number) for s in part[0]] for part in (train, valid)]
+    counts = Counter(f for row in rows[0] for word in row for f in word)
+    features = {f: n for n, (f, c) in enumerate(counts.most_common(), FIRST) if c > 1}
+    return features, *(to_ids(part, features) for part in rows)
+
+
+def classifier(ids, states, config=CONFIG):
+    """Returns a model from ids to logits (B, 2), read from the mean of the states."""
+    state = keras.layers.GlobalAveragePooling1D()(states)  # It skips padding.
+    state = kt.layers.Dropout(config.dropout_rate)(state)
+    return keras.Model(ids, keras.layers.Dense(2, name="logits")(state))
+
+
+def make_model(num_features, config=CONFIG):
+    """Returns a model from ids (B, S, 3) to logits (B, 2)."""
+    ids = keras.Input((None, 3), dtype="int32", name="ids")
+    embedding = FeatureEmbedding(num_features, config.d_model, config.dropout_rate)
+    states = kt.EncoderStack(config, name="stack")(embedding(ids))
+    return classifier(ids, states, config)
+
+
+def accuracy_of(model, ids, classes, valid_ids, valid_classes, epochs):
+    """Trains a classifier; returns its accuracy."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], jit_compile=False)
+    scored = valid_ids, valid_classes
+    model.fit(ids, classes, 64, epochs, verbose=2, validation_data=scored)
+    return model.history.history["val_accuracy"][-1]
+
+
+def read_options(description, arguments, **numbers):
+    """Returns the options, and the sentences to learn from and to score with."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--files", nargs=2, metavar=("TRAIN", "VALID"), help="gzip")
     parser.add_argument("--picture", default="sentence.png", help="attention, drawn")
-    for name, default in {"epochs": 10, "pretrain": 0, "seed": 1}.items():
+    for name, default in {"epochs": 10, "seed": 1, **numbers}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(options.seed)
-    files = options.files and map(read_sentences, options.files)
-    train, valid = files or (make_sentences(2000, seed=1), make_sentences(500, seed=2))
-    number = 1 if options.pretrain else 3  # To hide words: one.
-    rows = [[features_of(s, number) for s in part] for part in (train[0], valid[0])]
-    counts = Counter(f for row in rows[0] for word in row for f in word)
-    features = {f: n for n, (f, c) in enumerate(counts.most_common(), FIRST) if c > 1}
-    ids, valid_ids = (to_ids(part, features) for part in rows)
+    if options.files:
+        return options, *map(read_sentences, options.files)
+    return options, make_sentences(2000, seed=1), make_sentences(500, seed=2)
 
-    sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
-    rates = {"attention_dropout_rate": 0.1, "activation_dropout_rate": 0.1}
-    config = kt.EncoderConfig(**sizes, dropout_rate=0.4, **rates)
-    size = FIRST + len(features)
-    embedding = kt.FeatureEmbedding(size, config.d_model, config.dropout_rate)
-    encoder = kt.Encoder(config, size if options.pretrain else embedding)
-    if options.pretrain:
-        hidden = kt.MaskedTokens(ids, 64, MASK, FIRST, size)
-        pretraining = kt.MaskedLanguageModel(encoder)
-        pretraining.compile("adam", kt.MaskedCrossentropy(), jit_compile=False)
-        pretraining.fit(hidden, epochs=options.pretrain, verbose=2)
-    model = kt.TextClassifier(encoder, num_classes=2)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy"], jit_compile=False)
-    fit = {"validation_data": (valid_ids, valid[1]), "batch_size": 64, "verbose": 2}
-    history = model.fit(ids, train[1], epochs=options.epochs, **fit).history
-    accuracy = history["val_accuracy"][-1]
+
+def main(arguments=None):
+    description = __doc__.splitlines()[0]
+    options, train, valid = read_options(description, arguments)
+    features, ids, valid_ids = features_and_ids(train, valid, number=3)
+    model = make_model(FIRST + len(features))
+    data = ids, train[1], valid_ids, valid[1]
+    accuracy = accuracy_of(model, *data, options.epochs)
     bag, regression = CountVectorizer(analyzer=list), LogisticRegression(max_iter=1000)
     baseline = make_pipeline(bag, regression).fit(*train).score(*valid)
     print(f"right: {accuracy:.1%}; logistic regression: {baseline:.1%}")
-    weights = model.attention(valid_ids[:1, : len(words := valid[0][0][:48])])[0]
+    words = valid[0][0][:48]
+    weights = last_attention(model, valid_ids[:1, : len(words)])[0]
     plots.attention(weights, words, words).savefig(options.picture)
     return accuracy, baseline
 

@@ -13,6 +13,7 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
+from encoder_parts import FeatureEmbedding
 from keras import ops
 
 import keras_transformer as kt
@@ -116,7 +117,7 @@ def train(layer_class, arguments=None):
     options = parser.parse_args(arguments)
     keras.utils.set_random_seed(1)
     ids = keras.Input((LENGTH, 2), dtype="int32")
-    states = kt.FeatureEmbedding(1 + KEYS + VALUES + 1, 64)(ids)
+    states = FeatureEmbedding(1 + KEYS + VALUES + 1, 64)(ids)
     sizes = {"num_heads": 4, "d_ff": 128, "norm_first": True}
     for _ in range(2):
         states = layer_class(**sizes, dropout_rate=0)(states)

@@ -39,7 +39,14 @@ class ReluAttention(kt.MultiHeadAttention):
 @keras.saving.register_keras_serializable(package="examples")
 class ReluLayer(kt.EncoderLayer):
     def make_attention(self, name, d_model):
-        return ReluAttention(self.num_heads, d_model // self.num_heads, name=name)
+        return ReluAttention(
+            self.num_heads,
+            d_model // self.num_heads,
+            dropout=self.attention_dropout_rate,
+            use_bias=self.use_bias,
+            positions=self.positions,
+            name=name,
+        )
 
 
 def main(arguments=None):

@@ -15,6 +15,7 @@ import keras_transformer.quiet
 import keras
 import numpy as np
 import tensorflow as tf
+from encoder_parts import FeatureEmbedding, last_attention
 
 import keras_transformer as kt
 from keras_transformer import plots
@@ -60,6 +61,14 @@ def batches(sentences, features, tags):
     return data.apply(tf.data.experimental.assert_cardinality(sum(1 for _ in data)))
 
 
+def make_model(num_features, num_tags, config):
+    """Returns a model from ids (B, S, 10) to logits (B, S, tags); tag 0 is padding."""
+    ids = keras.Input((None, 10), dtype="int32", name="ids")
+    embedding = FeatureEmbedding(num_features, config.d_model, config.dropout_rate)
+    states = kt.EncoderStack(config, name="stack")(embedding(ids))
+    return kt.ExactModel(ids, keras.layers.Dense(num_tags, name="logits")(states))
+
+
 def most_frequent_tags(train, valid):
     """Returns the accuracy of the most frequent tag of each word, or NOUN."""
     counts = Counter(pair for s in train for pair in s).most_common()
@@ -82,8 +91,7 @@ def main(arguments=None):
     sizes = {"num_layers": 2, "d_model": 128, "d_ff": 256, "num_heads": 4}
     rates = {"attention_dropout_rate": 0.1, "activation_dropout_rate": 0.1}
     config = kt.EncoderConfig(**sizes, dropout_rate=0.3, **rates)
-    embedding = kt.FeatureEmbedding(2 + len(features), 128, config.dropout_rate)
-    model = kt.Tagger(kt.Encoder(config, embedding), num_tags=1 + len(tags))
+    model = make_model(2 + len(features), 1 + len(tags), config)
     loss, metrics = kt.MaskedCrossentropy(0.1), [kt.MaskedAccuracy()]
     model.compile("adam", loss, metrics=metrics, jit_compile=False)
     data, scored = (batches(part, features, tags) for part in (train, valid))
@@ -92,7 +100,7 @@ def main(arguments=None):
     accuracy = history["val_masked_accuracy"][-1]
     baseline = most_frequent_tags(train, valid)
     print(f"right: {accuracy:.1%}; each word's most frequent tag: {baseline:.1%}")
-    weights = model.attention(np.array([ids_of(valid[0], features)]))[0]
+    weights = last_attention(model, np.array([ids_of(valid[0], features)]))[0]
     words = [word for word, _ in valid[0]]
     plots.attention(weights, words, words).savefig(options.picture)
     return accuracy, baseline

@@ -37,15 +37,12 @@ from .nn.layers import (
     SSRU as SSRU,
     AlibiPositions as AlibiPositions,
     CausalLayer as CausalLayer,
-    ClassToken as ClassToken,
     DecoderLayer as DecoderLayer,
     EncoderLayer as EncoderLayer,
-    FeatureEmbedding as FeatureEmbedding,
     FeedForward as FeedForward,
     LinearAttention as LinearAttention,
     LocalAttention as LocalAttention,
     MultiHeadAttention as MultiHeadAttention,
-    PatchEmbedding as PatchEmbedding,
     PositionalEmbedding as PositionalEmbedding,
     PositionalEncoding as PositionalEncoding,
     RotaryPositions as RotaryPositions,
@@ -67,14 +64,9 @@ from .nn.masks import (
     valid_length_mask as valid_length_mask,
 )
 from .models import (
-    Encoder as Encoder,
     EncoderStack as EncoderStack,
     Ensemble as Ensemble,
     LanguageModel as LanguageModel,
-    MaskedLanguageModel as MaskedLanguageModel,
-    MaskedTokens as MaskedTokens,
-    Tagger as Tagger,
-    TextClassifier as TextClassifier,
     Transformer as Transformer,
 )
 from .nn.optimizers import (

@@ -27,8 +27,6 @@ from tests.test_examples import load
 # Layers.
 X, OTHER = np.ones((2, 5, 6), "float32"), np.ones((2, 7, 6), "float32")
 IDS = np.array([[3, 4, 5, 0, 0], [6, 7, 8, 9, 10]])
-IMAGES = np.ones((2, 4, 6, 3), "float32")
-PATCHES = {"image_shape": (4, 6, 3), "patch_size": 2, "d_model": 8}
 PAIRS = np.array([[1, 0, 1], [1, 1, 0]], bool)
 RAGGED_IDS = tf.ragged.constant([[3, 4, 5], [6, 7]])
 SHAPE = (None, None, 4)
@@ -36,9 +34,7 @@ OPEN, WIDE = keras.Input((None, None)), keras.Input((None, 6))
 ID = keras.Input((None,), dtype="int32")
 # Models.
 ENCODER = kt.EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
-LINEAR = ENCODER.replace(attention="linear", attention_dropout_rate=0.0)
 SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "d_ff": 8, "num_heads": 2}
-MASKING = {"mask_id": 4, "first_id": 5, "vocabulary_size": 29}
 PAIR = {"source": IDS, "target": IDS}
 
 
@@ -85,10 +81,6 @@ def transformer(**options):
     return kt.Transformer(kt.TransformerConfig(**options))
 
 
-def encoder(config=ENCODER):
-    return kt.Encoder(config, 11)
-
-
 def language_model(**options):
     sizes = {"num_layers": 1, "d_model": 6, "d_ff": 8, "num_heads": 2}
     options = {"vocabulary_size": 11} | sizes | options
@@ -100,19 +92,11 @@ def functional():
     return keras.Model(inputs, keras.layers.Dense(3)(inputs))
 
 
-def of_features():
-    return kt.Encoder(ENCODER, kt.FeatureEmbedding(11, 6))
-
-
 def compiled(loss=None, pad_id=0, optimizer="sgd", **options):
     others = {1: {"start_id": 0}, 0: {}}[pad_id]
     model = transformer(pad_id=pad_id, **others)
     model.compile(optimizer, loss or kt.MaskedCrossentropy(pad_id=pad_id), **options)
     return model
-
-
-def masked(**options):
-    return kt.MaskedTokens(IDS, 2, **MASKING | options)
 
 
 def step(ids, parents, state):
@@ -153,7 +137,6 @@ def translator(**options):
 
 
 INPUTS = "`inputs` must be a pair, (source, target_in). Received: "
-RATE, ORDER = "(0, 1]", "The ids must be 0 < `mask_id` <"
 SAME_MASK = "`mask` must be the same for all queries"
 PADDING = "`pad_id` of ... must be the model's, 1. Received: ...(pad_id=0)"
 NO_FLASH = "`flash_attention` must be None or False"
@@ -180,7 +163,6 @@ ERRORS = {
                       "LinearAttention(2, 4)"),
             "inputs": ("EncoderLayer(2, 8)", "CausalLayer(2, 8)", "SSRU()",
                        "FeedForward(8)", "PositionalEncoding('learned', 9)"),
-            "states": ("ClassToken()",),
         }.items()
         for layer in layers
     },
@@ -268,10 +250,8 @@ ERRORS = {
     "kt.PositionalEmbedding(11, 6)(IDS[0])":
         "`ids` must have the shape (B, T). Received: shape (5,)",
     "kt.PositionalEmbedding(11, 6)(IDS[..., None])": "shape (2, 5, 1)",
-    "kt.FeatureEmbedding(11, 6)(IDS)": "`ids`...(B, T, F)...(2, 5)",
     "kt.PositionalEmbedding(11, 6)(IDS - 10)":
         "`ids` must be ids from 0 to 10. Received: the id -7",
-    "kt.FeatureEmbedding(11, 6)(IDS[..., None] + 1)": "to 10, or...the id 11, pad_id=0",
     "kt.PositionalEmbedding(11, 6)(IDS > 3)":
         (TypeError, "`ids` must be integers...Received: dtype bool"),
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
@@ -284,8 +264,8 @@ ERRORS = {
         (TypeError, "`ids` must be a padded dense tensor"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
         "longer than the learned...max_length=4",
-    'kt.FeatureEmbedding(11, 6, positions="learned", '
-    "max_length=7)(IDS[..., None], start=3)": "5 positions, start=3, max_length=7",
+    'kt.PositionalEmbedding(11, 6, positions="learned", '
+    "max_length=7)(IDS, start=3)": "5 positions, start=3, max_length=7",
     'kt.PositionalEncoding("learned", 4)(X)': "longer than the learned...h=4",
     'kt.PositionalEmbedding(11, 6, positions="learned")':
         "`max_length` must be a positive integer",
@@ -297,10 +277,6 @@ ERRORS = {
         "`d_model` must be even...d_model=7",
     'kt.sinusoidal_encoding(np.arange(3), 8, "learned")':
         "`kind` must be one of 'sinusoidal', 'sinus",
-    "kt.PatchEmbedding((4, 6, 1), 4, 8)": "`patch_size` must divide the hei",
-    "kt.PatchEmbedding((4, 6), 2, 8)": "`image_shape` must be (height, wid",
-    "kt.PatchEmbedding(**PATCHES)(IMAGES[0])": "is incompatible w",
-    "kt.PatchEmbedding(**PATCHES)(IMAGES[:, :, :4])": "is incompatible with",
     # Layers of others.
     "kt.MultiHeadAttention.from_keras(keras.layers.Dense(2))":
         (TypeError, "Received: Dense"),
@@ -329,8 +305,6 @@ ERRORS = {
         "`source` must have the shape (B, S). Received: shape (5,)",
     "transformer()((IDS, IDS[:1]))":
         "`source` and `target_in` must have the same number of rows. Received: 2 and 1",
-    "kt.Tagger(of_features(), 5)(IDS)":
-        "`ids` must have the shape (B, T, F). Received: shape (2, 5)",
     "transformer()(IDS)": (TypeError, INPUTS + "one tensor of shape (2, 5)"),
     "transformer()(PAIR)":
         (TypeError, INPUTS + "a dictionary with the keys 'source', 'target'"),
@@ -353,27 +327,6 @@ ERRORS = {
     "kt.LanguageModel({'d_model': 16})":
         (TypeError, "`config` must be of the class `LanguageModelConfig`"),
     "kt.EncoderStack({'num_layers': 2})": (TypeError, "of the class `EncoderConfig`"),
-    "kt.Encoder({'num_layers': 2}, 9)": (TypeError, "of the class `EncoderConfig`"),
-    "kt.Encoder(ENCODER, 0)": "`vocabulary_size` must be a positive",
-    "kt.Tagger(encoder(), 0)": "`num_tags` must be a positive integer",
-    "kt.Tagger(kt.FeedForward(3), 3)": (TypeError, "must be an `Encoder`"),
-    "kt.Tagger(encoder(LINEAR), 3).attention(IDS)":
-        "no weights to show: it is a LinearAttention",
-    "kt.Tagger(encoder(), 3).attention(IDS, layer=9)":
-        "`layer` must be at least -1 and at most 0. Received: layer=9",
-    "kt.TextClassifier(encoder(), 0)": "`num_classes` must be a positive integer",
-    "kt.TextClassifier(encoder(), 3, 'max')":
-        "`pooling` must be one of mean, class_token",
-    "kt.TextClassifier(None, 3)": (TypeError, "`encoder` must be an `Encoder`"),
-    "kt.MaskedLanguageModel(of_features())":
-        "must have a `PositionalEmbedding`, one id per",
-    "kt.MaskedTokens(IDS, 0, **MASKING)": "`batch_size` must be a positive integer",
-    "kt.MaskedTokens(IDS, 2, **MASKING, rate=0)": RATE,
-    "kt.MaskedTokens(IDS, 2, **MASKING, rate=1.1)": RATE,
-    "kt.MaskedTokens(IDS + 20, 2, **MASKING)": "`ids` must be ids from...the id 29",
-    "masked(mask_id=0)": ORDER,
-    "masked(first_id=4)": ORDER,
-    "masked(vocabulary_size=5)": ORDER,
     "language_model(end_id=1)": "three different ids below `vocabulary_size`",
     "language_model(vocabulary_size=2)": "vocabulary_size=2",
     "language_model(d_model=7)": "`d_model` must be a multiple",
@@ -605,9 +558,6 @@ NUMBERS = {
     "kt.PositionalEncoding(), X": "start",
     "kt.PositionalEmbedding, **TABLE":
         "vocabulary_size d_model max_length? pad_id?-; dropout_rate",
-    "kt.FeatureEmbedding, **TABLE":
-        "vocabulary_size d_model max_length? pad_id-; dropout_rate",
-    "kt.PatchEmbedding, **PATCHES": "image_shape patch_size d_model",
     "kt.RotaryPositions": "; base",
     "kt.AlibiPositions": "; after",
     "kt.sinusoidal_encoding, [0]": "d_model",
@@ -636,12 +586,7 @@ NUMBERS = {
     "kt.TrainingConfig().planned_updates": "num_batches",
     "ENCODER.check_positions, what=''": "longest",
     # Models.
-    "kt.Tagger, encoder()": "num_tags",
-    "kt.TextClassifier, encoder()": "num_classes",
-    "kt.Tagger(encoder(), 3).attention, IDS": "layer-",
     "transformer().attention, *[None] * 3": "layer-",
-    "kt.MaskedTokens, IDS, batch_size=2, **MASKING":
-        "batch_size mask_id first_id vocabulary_size seed; rate",
     # Decoding.
     "kt.beam_search, step, (), **LIMITS": "limit beam_size n_best; alpha",
     "kt.sample, step, (), **LIMITS, **DRAWN": "limit top_k?; top_p? alpha",
@@ -701,7 +646,6 @@ def test_what_is_no_number_is_refused_by_the_name_of_its_argument(call):
 NOT_TRIED = {
     "SpecialIds",
     "search.Constraints",
-    "Encoder",
     "mixed_pairs",
     "layers.TransformerLayer",
     "bulk.BulkSummary",
@@ -728,12 +672,8 @@ def test_every_public_name_that_takes_numbers_has_its_row():
 
 # What takes ids (B, S).
 OF_IDS = {
-    "Encoder": encoder,
     "LanguageModel": language_model,
-    "MaskedLanguageModel": lambda: kt.MaskedLanguageModel(encoder()),
-    "Tagger": lambda: kt.Tagger(encoder(), 5),
-    "TextClassifier": lambda: kt.TextClassifier(encoder(), 2),
-    "with a class token": lambda: kt.TextClassifier(encoder(), 2, "class_token"),
+    "PositionalEmbedding": lambda: kt.PositionalEmbedding(11, 6),
 }
 
 

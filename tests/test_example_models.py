@@ -17,6 +17,7 @@ from tests import tiny_run
 from tests.decoding.table_steps import all_outputs
 from tests.layers.reference_weights import assert_close, randomise
 from tests.models.cases import CONFIG, SOURCE, TARGET_IN, TARGET_OUT
+from tests.reference import numpy_transformer as reference
 from tests.reference.numpy_transformer import log_softmax
 from tests.test_examples import load
 
@@ -31,6 +32,10 @@ captions = load("caption_images")
 speech = load("speech")
 conformer = load("conformer")
 recurrent = load("recurrent_translator")
+parts = load("encoder_parts")
+tags = load("tag_words")
+sentences = load("classify_sentences")
+bert = load("bert")
 
 _RNG = np.random.default_rng(5)
 # Two rows of five patches of 3 x 3 pixels.
@@ -45,6 +50,8 @@ FRAMES[1, 4:] = 0.0
 IS_FRAME = np.arange(7) < np.array([[7], [4]])
 WORDS = np.array([[1, 5, 4, 6], [1, 6, 0, 0]], "int32")
 NEXT_WORDS = np.array([[5, 4, 6, 2], [6, 2, 0, 0]], "int32")
+# Ten features of each word; some are missing, and two words are padding.
+OF_WORDS = _RNG.integers(0, 29, (2, 7, 10)) * IS_NODE[..., None]
 PRE_NORM = CONFIG.replace(norm_first=True)
 ONE_CLASS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CLASSES, TAGS = np.array([3, 1], "int32"), np.where(IS_NODE, 1 + np.arange(7) % 3, 0)
@@ -109,6 +116,18 @@ CASES = {
     "captions, pre-norm": Case(
         lambda: captions.make_model(SHAPE, PATCH_SIZE, 7, PRE_NORM),
         (IMAGES, WORDS), NEXT_WORDS, MaskedCrossentropy(),
+    ),
+}  # fmt: skip
+CASES |= {
+    "tags": Case(
+        lambda: tags.make_model(29, 4, CONFIG), OF_WORDS,
+        np.where(IS_NODE, 1 + np.arange(7) % 3, 0), MaskedCrossentropy(),
+    ),
+    "sentences": Case(
+        lambda: sentences.make_model(29, CONFIG), OF_WORDS[..., :3], CLASSES % 2
+    ),
+    "hidden words": Case(
+        lambda: bert.make_models(29, PRE_NORM)[0], SOURCE, SOURCE, MaskedCrossentropy()
     ),
 }  # fmt: skip
 CASES |= {
@@ -257,6 +276,88 @@ def test_block_is_half_attention_convolution_half_and_a_norm():
     states = states + convolution(norms[2](states), mask=mask)
     expected = norms[4](states + 0.5 * after(norms[3](states)))
     np.testing.assert_allclose(*map(np.asarray, (found, expected)), atol=1e-6)
+
+
+# Words: labels, classes, and those that are hidden.
+
+
+@pytest.mark.parametrize("name", ["tags", "sentences", "hidden words"])
+def test_more_padding_of_words_changes_nothing(name, rng):
+    model, case = random_model(CASES[name], rng), CASES[name]
+    width = ((0, 0), (0, 3)) + ((0, 0),) * (case.inputs.ndim - 2)
+    found, expected = (
+        numpy(model(np.pad(case.inputs, width))),
+        numpy(model(case.inputs)),
+    )
+    if case.targets.ndim == 2:
+        is_real = case.targets != 0
+        found, expected = found[:, :7][is_real], expected[is_real]
+    assert_close(found, expected)
+
+
+def test_features_agree_with_the_reference(rng):
+    layer = parts.FeatureEmbedding(29, 6)
+    layer.build((None, None, 10))
+    table = numpy(randomise(layer, rng).embeddings).astype("float64")
+    assert_close(layer(OF_WORDS), reference.feature_embedding(OF_WORDS, table))
+    np.testing.assert_array_equal(numpy(layer.compute_mask(OF_WORDS, None)), IS_NODE)
+
+
+def test_patches_agree_with_the_reference(rng):
+    layer = parts.PatchEmbedding(SHAPE, PATCH_SIZE, 11)
+    layer.build()
+    randomise(layer, rng)
+    kernel, bias = (numpy(w).astype("float64") for w in layer.patch_map.weights)
+    weights = {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}
+    patches = reference.image_patches(IMAGES, PATCH_SIZE)
+    assert_close(layer(IMAGES), reference.linear(patches, weights))
+    with pytest.raises(ValueError, match="`patch_size` must divide the height"):
+        parts.PatchEmbedding(SHAPE, 4, 11)
+
+
+def test_the_classifier_has_the_encoder_of_the_hidden_words():
+    hidden, model = bert.make_models(29, CONFIG)
+    shared = {id(weight) for weight in hidden.weights}
+    assert shared == {id(weight) for weight in model.weights[:-2]}
+
+
+def test_what_is_hidden_and_how():
+    """15 %, of which 80 % are masks, 10 % random and 10 % as they were."""
+    first_id, size = bert.FIRST, 29
+    ids = np.random.default_rng(1).integers(0, size, (500, 401), "int32")
+    shown, targets = bert.hide(ids, np.random.default_rng(2), size)
+    assert shown.dtype == targets.dtype == ids.dtype
+    ordinary, chosen = ids >= first_id, targets != 0
+    assert not chosen[~ordinary].any()
+    np.testing.assert_array_equal(targets[chosen], ids[chosen])
+    np.testing.assert_array_equal(shown[~chosen], ids[~chosen])
+    assert chosen[ordinary].mean() == pytest.approx(0.15, abs=0.004)
+    of_chosen, before = shown[chosen], ids[chosen]
+    is_masked = of_chosen == bert.MASK
+    assert is_masked.mean() == pytest.approx(0.8, abs=0.01)
+    assert set(of_chosen[~is_masked]) == set(range(first_id, size))
+    # One random token in 24 is the one that was there.
+    same = (of_chosen == before).mean()
+    assert same == pytest.approx(0.1 + 0.1 / 24, abs=0.01)
+    changed = of_chosen[~is_masked & (of_chosen != before)]
+    counts = np.bincount(changed)[first_id:]
+    assert counts.max() < 2 * counts.min()
+    for rate in (0.3, 1.0):
+        _, targets = bert.hide(ids, np.random.default_rng(1), size, rate)
+        assert (targets != 0)[ordinary].mean() == pytest.approx(rate, abs=0.02)
+
+
+def test_an_epoch_has_every_row_once_in_a_new_order():
+    ids = np.arange(bert.FIRST, bert.FIRST + 21).reshape(7, 3)
+    batches, epochs = bert.HiddenWords(ids, 29, batch_size=3), []
+    for _ in range(2):
+        found = [batches[i] for i in range(len(batches))]
+        assert [len(shown) for shown, _ in found] == [3, 3, 1]
+        np.testing.assert_array_equal(batches[0], found[0])
+        epochs.append(batches.order.tolist())
+        batches.on_epoch_end()
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(7))
+    assert epochs[0] != epochs[1]
 
 
 # Images and captions.

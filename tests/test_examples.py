@@ -38,6 +38,7 @@ def tone(digit, voice, speed):
 # Words of the command line, and whether what it returns is right. At a tiny size it
 # only has to run; the others have learned.
 TINY = {
+    "bert": ("--epochs 1 --pretrain 1 --picture {picture}", lambda x: 0 <= min(x)),
     "caption_images": ("--images 200 --epochs 1 --plot {picture}", lambda x: 0 <= x),
     "classify_graphs": (
         "--molecules 48 --epochs 1 --walks 3 --task ring", lambda x: min(x) >= 0
@@ -57,6 +58,7 @@ TINY = {
     "speech": ("--recordings 8 --epochs 1 --task voice", lambda x: 0 <= min(x)),
 }  # fmt: skip
 LEARNED = {
+    "bert": ("--epochs 20 --picture {picture}", lambda x: x[0] > 0.9 and x[1] > 0.5),
     "caption_images": ("", lambda x: x > 0.8),
     "classify_graphs": ("--task amide", lambda x: x[0] > 0.9 > 0.8 > x[1]),
     "classify_images": ("--epochs 3 --picture {picture}", lambda x: x > 0.7),
@@ -80,9 +82,9 @@ RUNS = [(name, *run, pytest.mark.one_case) for name, run in TINY.items()]
 RUNS += [(name, *run, pytest.mark.slow) for name, run in LEARNED.items()]
 # They import scikit-learn.
 NEED_DATA = {"caption_images", "classify_graphs", "classify_images", "classify_nodes"}
-NEED_DATA |= {"classify_sentences", "conformer", "speech"}
+NEED_DATA |= {"bert", "classify_sentences", "conformer", "speech"}
 # Run by tests of their own: here, in test_example_models.py, in test_clients.py.
-OTHERS = {"language_model", "nearest_words", "train_multi30k"}
+OTHERS = {"encoder_parts", "language_model", "nearest_words", "train_multi30k"}
 OTHERS |= {"recurrent_translation", "recurrent_translator"}
 OTHERS |= {"grpc_client", "rest_client", "serve_saved_model"}
 
@@ -149,7 +151,7 @@ def write_tags(folder):
 
 def write_sentences(folder):
     lines = "a good film\t1\na bad film\t0\n"
-    return ["--files", *[write(folder / "x.gz", 6 * lines)] * 2, "--pretrain", "1"]
+    return ["--files", *[write(folder / "x.gz", 6 * lines)] * 2]
 
 
 # What writes the files that a person would bring, and the score of the baseline.

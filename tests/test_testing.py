@@ -151,6 +151,17 @@ class Local(keras.layers.Layer):
         return inputs
 
 
+def encoder():
+    return keras.Sequential([EMBEDDING, kt.EncoderStack(ENCODER)])
+
+
+def classifier():
+    ids = keras.Input((None,), dtype="int32")
+    embedding = kt.PositionalEmbedding(13, ENCODER.d_model, pad_id=0)
+    states = kt.EncoderStack(ENCODER)(embedding(ids))
+    return keras.Model(ids, keras.layers.GlobalAveragePooling1D()(states))
+
+
 RIGHT = (
     "assert_causal(kt.CausalLayer(num_heads=2, d_ff=8))",
     "assert_causal(kt.DecoderLayer(num_heads=2, d_ff=8), shape=PAIR)",
@@ -160,9 +171,8 @@ RIGHT = (
     "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR, mask_names=MASKS)",
     "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR)",
     # It has no positions.
-    "assert_padding_invariant(kt.TextClassifier(kt.Encoder(ENCODER, 13), 3), "
-    "ids_below=13)",
-    "assert_padding_invariant(kt.Encoder(ENCODER, EMBEDDING), ids_below=13, pad_id=3)",
+    "assert_padding_invariant(classifier(), ids_below=13)",
+    "assert_padding_invariant(encoder(), ids_below=13, pad_id=3)",
     "assert_cached_equals_uncached(transformer(), np.array([[5, 6, 2]]), beam_size=1)",
     "assert_cached_equals_uncached(transformer(ForgetfulHypotheses), beam_size=1)",
     "assert_serializable(Scaled(2.0))",
@@ -202,7 +212,7 @@ WRONG = {
     "np.ones((1, 2, 4), 'float32')))": "more padded positions of input 1",
     "assert_padding_invariant(mixing_rows)":
         "row 0 by itself, cut to its length, has another output.*row 0, position",
-    "assert_padding_invariant(kt.Encoder(ENCODER, EMBEDDING), ids_below=13, pad_id=4)":
+    "assert_padding_invariant(encoder(), ids_below=13, pad_id=4)":
         "depends on padding",
     "assert_padding_invariant(kt.DecoderLayer(2, 8), shape=PAIR, mask_names=['mask'])":
         (ValueError, "one argument for each input.* for 2 inputs"),

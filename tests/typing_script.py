@@ -12,16 +12,15 @@ from keras_transformer import (
     Adam,
     Corpus,
     DecoderLayer,
-    Encoder,
     EncoderConfig,
     EncoderLayer,
+    EncoderStack,
     ExportedTranslator,
     LocalAttention,
     MaskedAccuracy,
     MaskedCrossentropy,
     MultiHeadAttention,
     RunConfig,
-    TextClassifier,
     Transformer,
     TransformerConfig,
     TransformerSchedule,
@@ -65,9 +64,8 @@ model = Transformer(config, name="translation")
 reveal_type(model)  # is: Transformer
 reveal_type(model.config)  # is: TransformerConfig
 Transformer(3)  # error: Argument 1 to "Transformer"
-encoder = Encoder(EncoderConfig(num_layers=2), 99)
-TextClassifier(encoder, num_classes=2, pooling="class_token")
-TextClassifier(encoder, num_classes=2, pooling="max")  # error: Argument "pooling" to
+EncoderStack(EncoderConfig(num_layers=2), name="stack")
+EncoderStack(2)  # error: Argument 1 to "EncoderStack"
 rate = TransformerSchedule(d_model=32, warmup_steps=100)
 TransformerSchedule(d_model=32, warm_up=100)  # error: Unexpected keyword argument
 loss = MaskedCrossentropy(label_smoothing=0.1)

@@ -18,6 +18,7 @@ from long_range_tasks import TASKS, rows_of
 import keras_transformer as kt
 
 sys.path.append(str(Path(__file__).parents[1]))
+from encoder_parts import FeatureEmbedding  # noqa: E402
 from linformer_attention import LinformerAttention  # noqa: E402
 from lsh_attention import LSHAttention  # noqa: E402
 from performer_attention import PerformerAttention  # noqa: E402
@@ -59,11 +60,12 @@ def classifier(task, kind, length):
     sizes = dict(num_layers=2, d_model=WIDTH, d_ff=2 * WIDTH, num_heads=HEADS)
     # No dropout, because every row is new.
     config = kt.EncoderConfig(**sizes, norm_first=True, dropout_rate=0.0)
-    encoder = kt.Encoder(config, kt.FeatureEmbedding(symbols, WIDTH))
-    for layer in encoder.stack.encoder_layers:
+    stack = kt.EncoderStack(config)
+    for layer in stack.encoder_layers:
         layer.make_attention = lambda name, d_model: attentions(length)[kind]()
     ids = keras.Input((length, features), dtype="int32")
-    model = keras.Model(ids, keras.layers.Dense(classes)(encoder(ids)[:, 0]))
+    states = stack(FeatureEmbedding(symbols, WIDTH)(ids))
+    model = keras.Model(ids, keras.layers.Dense(classes)(states[:, 0]))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # XLA would compile for long; JAX has nothing else.
     is_jax = keras.backend.backend() == "jax"

@@ -10,7 +10,9 @@ Attention weighs by softmax, and once by ReLU.
 
 import gzip
 import random
+import sys
 from collections import Counter
+from pathlib import Path
 import keras_transformer.quiet
 
 import keras
@@ -19,6 +21,9 @@ import report
 from keras import ops
 
 import keras_transformer as kt
+
+sys.path.append(str(Path(__file__).parents[1]))
+from relu_attention import ReluLayer  # noqa: E402
 
 BOTH = "cut hit set cast split bet bid spread".split()  # Nouns; verbs of any time.
 NOUNS = ["dog", "cat", "tree", "house", "river", "saw", *BOTH]
@@ -102,12 +107,20 @@ def window_net(words, tags, size):
 def attention_net(words, tags, is_relu):
     """A tagger of two layers of self-attention, weighed by softmax or by ReLU."""
     sizes = {"num_layers": 2, "d_model": 64, "d_ff": 128, "num_heads": 4}
-    kind = "relu" if is_relu else "dot-product"
     # Rotary positions find the word before sooner than sinusoids do.
-    config = kt.EncoderConfig(
-        **sizes, norm_first=True, attention=kind, positions="rotary"
+    config = kt.EncoderConfig(**sizes, norm_first=True, positions="rotary")
+    ids = keras.Input((None,), dtype="int32")
+    embedding = kt.PositionalEmbedding(
+        words, config.d_model, config.dropout_rate, positions="none", pad_id=0
     )
-    return kt.Tagger(kt.Encoder(config, words), tags)
+    stack = ReluStack(config) if is_relu else kt.EncoderStack(config)
+    states = stack(embedding(ids))
+    return kt.ExactModel(ids, keras.layers.Dense(tags)(states))
+
+
+class ReluStack(kt.EncoderStack):
+    def make_encoder_layer(self, name):
+        return ReluLayer(**self.config.layer_options(), name=name)
 
 
 def shares_right(guesses, ids, tags, words, names):

@@ -5,25 +5,18 @@
 """
 
 from keras_transformer.models.batch_step import split_batches_over_cores
-from keras_transformer.models.encoder import Encoder, EncoderStack
+from keras_transformer.models.encoder import EncoderStack
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.exact_training import ExactModel, ExactTraining
-from keras_transformer.models.heads import MaskedLanguageModel, Tagger, TextClassifier
 from keras_transformer.models.language_model import LanguageModel
-from keras_transformer.models.masked_tokens import MaskedTokens
 from keras_transformer.models.transformer import Transformer
 
 __all__ = [
-    "Encoder",
     "EncoderStack",
     "Ensemble",
     "ExactModel",
     "ExactTraining",
     "LanguageModel",
-    "MaskedLanguageModel",
-    "MaskedTokens",
-    "Tagger",
-    "TextClassifier",
     "Transformer",
     "split_batches_over_cores",
 ]

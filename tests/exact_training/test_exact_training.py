@@ -425,7 +425,7 @@ class ColderTransformer(Colder, kt.Transformer):
     pass
 
 
-class ColderTokens(Colder, kt.MaskedLanguageModel):
+class ColderLanguageModel(Colder, kt.LanguageModel):
     pass
 
 
@@ -544,15 +544,14 @@ class All(Colder, Doubled, SeesLogits):
     pass
 
 
-def hidden_tokens(config, dtype):
-    sizes = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3}
-    return ColderTokens(kt.Encoder(kt.EncoderConfig(**sizes | NO_DROPOUT), SIZE))
-
-
-def language_model(config, dtype):
+def language_model(config, dtype, model_class=ColderCall):
     sizes = {"num_layers": 1, "d_model": 12, "d_ff": 20, "num_heads": 3}
     sizes |= {"vocabulary_size": SIZE} | NO_DROPOUT
-    return ColderCall(kt.LanguageModelConfig(**sizes))
+    return model_class(kt.LanguageModelConfig(**sizes))
+
+
+def colder_language_model(config, dtype):
+    return language_model(config, dtype, ColderLanguageModel)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +561,7 @@ def language_model(config, dtype):
         (ColderRows, 1, True),
         (SoftCapped, 1, True),
         (DenseWithBias, 1, True),
-        (hidden_tokens, 1, True),
+        (colder_language_model, 1, True),
         (language_model, 1, True),
         (All, 2, False),
     ],
@@ -676,7 +675,9 @@ def test_a_model_and_its_losses_and_metrics_must_mean_the_same_padding():
     # and labels that are no ids have padding of their own.
     sizes = kt.EncoderConfig(num_layers=1, d_model=6, d_ff=8, num_heads=2)
     embedding = kt.PositionalEmbedding(11, sizes.d_model, pad_id=1)
-    tagger = kt.Tagger(kt.Encoder(sizes, embedding), num_tags=5)
+    ids = keras.Input((None,), dtype="int32")
+    states = kt.EncoderStack(sizes)(embedding(ids))
+    tagger = kt.ExactModel(ids, keras.layers.Dense(5)(states))
     tagger.compile("sgd", kt.MaskedCrossentropy(), metrics=[kt.MaskedAccuracy()])
     # More padding changes no figure.
     model.compile("sgd", right, metrics=[kt.MaskedAccuracy(1)])

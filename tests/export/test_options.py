@@ -177,6 +177,10 @@ REFUSED = [
     ("ctranslate2", live_one, {"languages": None}, TypeError, "'languages'"),
     ("ctranslate2", live_one, {"quantize": "int4"}, ValueError, "of none, float16"),
     ("ctranslate2", with_languages, {}, ValueError, LANGUAGES),
+    (
+        "ctranslate2", with_model(attention="linear", attention_dropout_rate=0.0), {},
+        ValueError, "attention='linear'",
+    ),
     ("ctranslate2", adapted, {}, ValueError, "with an adapter"),
     ("ctranslate2", quantised, {}, ValueError, "quantization_mode='int8'"),
     ("ctranslate2", other_kind, {}, ValueError, "Received: Other"),
@@ -184,8 +188,8 @@ REFUSED = [
         ("ctranslate2", with_model(**{n: value}), {}, ValueError, f"{n}={value!r}")
         for n, value in {
             "activation": "softplus", "key_dim": 3, "value_dim": 3,
-            "decoder_self_attention": "ssru", "attention": "relu",
-            "positions": "rotary", "num_key_value_heads": 1,
+            "decoder_self_attention": "ssru", "positions": "rotary",
+            "num_key_value_heads": 1,
         }.items()
     ),
 ]  # fmt: skip

@@ -9,8 +9,6 @@ from keras import ops
 
 from keras_transformer.nn.layers import (
     EncoderLayer,
-    FeatureEmbedding,
-    PatchEmbedding,
     PositionalEmbedding,
     PositionalEncoding,
     sinusoidal_encoding,
@@ -21,20 +19,11 @@ from tests.reference import numpy_transformer as reference
 
 VOCABULARY, WIDTH, LENGTH = 23, 6, 5
 IDS = np.random.default_rng(3).integers(VOCABULARY, size=(2, LENGTH))
-# Two rows of five tokens of three features; the last token of the second is padding.
-FEATURES = np.array(
-    [
-        [[5, 9, 2], [6, 0, 0], [22, 22, 1], [3, 0, 4], [8, 7, 6]],
-        [[1, 2, 3], [0, 0, 9], [4, 4, 4], [17, 19, 0], [0, 0, 0]],
-    ],
-    "int32",
-)
 LEARNED = {"positions": "learned", "max_length": 11}
 # The layer, and what it is called with.
 LAYERS = {
     "sinusoidal": (lambda: PositionalEmbedding(VOCABULARY, WIDTH), IDS),
     "learned": (lambda: PositionalEmbedding(VOCABULARY, WIDTH, **LEARNED), IDS),
-    "features": (lambda: FeatureEmbedding(VOCABULARY, WIDTH), FEATURES),
     "added sinusoids": (PositionalEncoding, None),
     "added learned": (lambda: PositionalEncoding("learned", 11), None),
 }
@@ -42,7 +31,7 @@ LAYERS = {
 
 def random_layer(rng, make):
     layer = make()
-    layer.build((None, None, 3) if isinstance(layer, FeatureEmbedding) else (2, 5, 7))
+    layer.build((2, 5, 7))
     return randomise(layer, rng)
 
 
@@ -70,21 +59,6 @@ def test_tokens_agree_with_the_reference(rng, options):
     assert_close(layer(IDS), expected)
     tables = ["embeddings", "position_embeddings"][: 1 + (kind == "learned")]
     assert sorted(weight.name for weight in layer.weights) == tables
-
-
-def test_features_agree_with_the_reference_and_one_is_a_token(rng):
-    layer = random_layer(rng, LAYERS["features"][0])
-    table = array(layer.embeddings).astype(np.float64)
-    expected = reference.feature_embedding(FEATURES, table)
-    assert_close(layer(FEATURES), expected)
-    assert_close(layer(FEATURES[..., ::-1]), expected)
-    assert_close(layer(np.pad(FEATURES, ((0, 0), (0, 0), (0, 2)))), expected)
-    tokens = random_layer(rng, LAYERS["sinusoidal"][0])
-    tokens.set_weights(layer.get_weights())
-    ids = np.where(FEATURES[..., :1] == 0, 1, FEATURES[..., :1])
-    assert_close(layer(ids, start=4), array(tokens(ids[..., 0], start=4)))
-    mask = layer.compute_mask(FEATURES, None)
-    np.testing.assert_array_equal(array(mask), (FEATURES != 0).any(axis=-1))
 
 
 def test_vectors_are_added(rng):
@@ -194,24 +168,11 @@ def test_dropout_acts_on_the_sum():
     np.testing.assert_allclose(noisy[kept], 2 * exact[kept], rtol=1e-5)
 
 
-def test_patches_agree_with_the_reference(rng):
-    images = rng.standard_normal((5, 4, 6, 3)).astype("float32")
-    layer = PatchEmbedding((4, 6, 3), 2, 11)
-    layer.build()
-    randomise(layer, rng)
-    patches = reference.image_patches(images, 2)
-    kernel, bias = (array(w).astype("float64") for w in layer.patch_map.weights)
-    weights = {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}
-    assert_close(layer(images), reference.linear(patches, weights))
-
-
-@pytest.mark.parametrize("layer", (PositionalEmbedding, FeatureEmbedding))
-def test_a_sequential_without_an_input_gives_the_ids_as_floats(layer):
-    ids = IDS if layer is PositionalEmbedding else FEATURES
-    embedding = layer(VOCABULARY, WIDTH)
+def test_a_sequential_without_an_input_gives_the_ids_as_floats():
+    embedding = PositionalEmbedding(VOCABULARY, WIDTH)
     model = keras.Sequential([embedding, EncoderLayer(2, 8, dropout_rate=0.0)])
-    outputs = ops.convert_to_numpy(model(ids))
-    expected = ops.convert_to_numpy(model.layers[1](embedding(ids)))
+    outputs = ops.convert_to_numpy(model(IDS))
+    expected = ops.convert_to_numpy(model.layers[1](embedding(IDS)))
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
     # Under mixed precision bfloat16 would have 256 and 258, and no 257.
     exact = PositionalEmbedding(1000, 6, dtype="mixed_bfloat16")

@@ -118,9 +118,7 @@ class Row(NamedTuple):
         """A functional model of the layer without dropout."""
         layer = self.layer_class(**(self.exact_options() | options))
         dtype = "float32" if self.ids_below is None else "int32"
-        is_image = self.layer_class is layers.PatchEmbedding
-        shapes = [s[1:] if is_image else (None, *s[2:]) for s in self.shapes]
-        symbols = [keras.Input(shape, dtype=dtype) for shape in shapes]
+        symbols = [keras.Input((None, *s[2:]), dtype=dtype) for s in self.shapes]
         return keras.Model(symbols, layer(*symbols))
 
 
@@ -154,10 +152,6 @@ ROWS = {
         layers.PositionalEmbedding, {"vocabulary_size": 13, "d_model": 6, **TABLE},
         ((2, 11),), (2, 11, 6), ids_below=13,
     ),
-    "features": Row(
-        layers.FeatureEmbedding, {"vocabulary_size": 13, "d_model": 6, **TABLE},
-        ((2, 11, 3),), (2, 11, 6), ids_below=13,
-    ),
     "learned positions": Row(
         layers.PositionalEncoding,
         {"positions": "learned", "max_length": 5, "dropout_rate": 0.5},
@@ -167,14 +161,6 @@ ROWS = {
         layers.PositionalEncoding,
         {"positions": "sinusoidal-halves", "max_length": 7, "dropout_rate": 0.5},
         ((2, 5, 6),), (2, 5, 6),
-    ),
-    "patches": Row(
-        layers.PatchEmbedding,
-        {"image_shape": [4, 6, 3], "patch_size": 2, "d_model": 11},
-        ((5, 4, 6, 3),), (5, 6, 11), drops=False,
-    ),
-    "class token": Row(
-        layers.ClassToken, {}, ((2, 5, 6),), (2, 6, 6), drops=False,
     ),
 }  # fmt: skip
 
@@ -255,10 +241,7 @@ def test_summary_of_a_model_shows_the_output_shape(row, way, rng):
     assert str(row.output_shape) in lines[0]
     lines = []
     row.model().summary(print_fn=lines.append, line_length=120)
-    shape = (None, *row.output_shape[1:])
-    if row.layer_class is not layers.PatchEmbedding:
-        shape = (None, None, *row.output_shape[2:])
-    assert str(shape) in lines[0]
+    assert str((None, None, *row.output_shape[2:])) in lines[0]
 
 
 def test_layers_within_are_named_as_attributes(row):
@@ -417,9 +400,8 @@ def test_an_initializer_draws_other_numbers_for_every_weight():
     assert len(kernels) == len({kernel.tobytes() for kernel in kernels}) == 6
 
 
-@pytest.mark.parametrize("name", ("embedding", "features"))
-def test_options_of_the_table_of_tokens_reach_it_alone(name):
-    row = ROWS[name]
+def test_options_of_the_table_of_tokens_reach_it_alone():
+    row = ROWS["embedding"]
     options = {
         "embeddings_initializer": keras.initializers.Constant(0.25),
         "embeddings_regularizer": keras.regularizers.L2(0.5),

@@ -5,7 +5,6 @@ stays configured (0.1): it must not matter outside training.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import keras
@@ -133,58 +132,11 @@ def next_expected(model, ids):
     return states @ (embeddings.T if tied else array(model.output_dense.kernel))
 
 
-# Encoders with heads.
+# Encoders without an embedding.
 
 CONFIG = kt.EncoderConfig(
     num_layers=2, d_model=13, d_ff=17, num_heads=3, key_dim=5, value_dim=7
 )
-# Every kind of self-attention that sees both sides.
-KINDS = {
-    "dot-product": {"positions": "rotary", "num_key_value_heads": 1},
-    "local": {"attention_window": 2, "positions": "rotary", "use_bias": True},
-    "linear": {"attention_dropout_rate": 0.0},
-}
-VOCABULARY_SIZE, NUM_TAGS, NUM_CLASSES = 29, 11, 5
-# The second sentence has padding.
-IDS = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
-# Three features a token, of which some are missing.
-FEATURES = np.stack([IDS, np.where(IDS > 8, 12, 0), np.where(IDS > 0, 3, 0)], axis=-1)
-TAGS = np.array([[3, 10, 1, 1, 7, 2, 5], [4, 1, 9, 6, 0, 0, 0]], "int32")
-CLASSES = np.array([3, 1], "int32")
-HIDDEN = np.array([[0, 21, 0, 0, 5, 0, 0], [8, 0, 0, 7, 0, 0, 0]], "int32")
-
-
-def config_of(kind):
-    """The config with one kind of self-attention; rotary positions turn pairs."""
-    return CONFIG.replace(attention=kind, key_dim=6, **KINDS[kind])
-
-
-def encoder(config=CONFIG, features=False, dtype=None):
-    embedding = VOCABULARY_SIZE
-    if features:
-        embedding = kt.FeatureEmbedding(
-            VOCABULARY_SIZE, config.d_model, config.dropout_rate, dtype=dtype
-        )
-    return kt.Encoder(config, embedding, name="encoder", dtype=dtype)
-
-
-def tagger(config=CONFIG, features=False, dtype=None, **options):
-    return kt.Tagger(encoder(config, features, dtype), NUM_TAGS, dtype=dtype, **options)
-
-
-def classifier(pooling="mean", features=False, dtype=None, **options):
-    encoded = encoder(features=features, dtype=dtype)
-    return kt.TextClassifier(encoded, NUM_CLASSES, pooling, dtype=dtype, **options)
-
-
-def masked_language_model(dtype=None, **options):
-    return kt.MaskedLanguageModel(encoder(dtype=dtype), dtype=dtype, **options)
-
-
-def linear_weights_of(layer):
-    """Weights of a `Dense`, or of a convolution as one matrix [P * P * C, D]."""
-    kernel = array(layer.kernel)
-    return {"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": array(layer.bias)}
 
 
 def stack_output(stack, states, mask=None):
@@ -200,57 +152,6 @@ def stack_output(stack, states, mask=None):
     return reference.encoder_stack(
         states, weights, config.num_heads, mask, config.norm_first
     )
-
-
-def is_token(ids):
-    """Whether a position, of one id or of several features, is no padding, [B, S]."""
-    return ids != 0 if ids.ndim == 2 else (ids != 0).any(axis=-1)
-
-
-def embedding_output(encoder, ids):
-    """What the reference makes of ids in an encoder's embedding, [B, S, D]."""
-    table = array(encoder.embedding.embeddings)
-    if ids.ndim == 3:
-        return reference.feature_embedding(ids, table)
-    positions = encoder.embedding.positions
-    none = np.zeros((ids.shape[1], table.shape[1])) if positions == "none" else None
-    return reference.positional_embedding(ids, table, none)
-
-
-def encoded(encoder, ids):
-    """What the reference makes of ids in an `Encoder`, [B, S, D]."""
-    mask = is_token(ids)[:, None]
-    return stack_output(encoder.stack, embedding_output(encoder, ids), mask)
-
-
-def tags_expected(model, ids):
-    """Logits of a `Tagger` by the reference, [B, S, tags]."""
-    states = encoded(model.encoder, ids)
-    return reference.linear(states, linear_weights_of(model.output_map))
-
-
-def sentence_expected(model, ids):
-    """The state of each sentence in a `TextClassifier` by the reference, [B, D]."""
-    mask = is_token(ids)
-    if model.pooling == "mean":
-        return reference.masked_mean(encoded(model.encoder, ids), mask)
-    states = reference.with_class_token(
-        embedding_output(model.encoder, ids), array(model.class_token.token)
-    )
-    mask = np.pad(mask, ((0, 0), (1, 0)), constant_values=True)
-    return stack_output(model.encoder.stack, states, mask[:, None])[:, 0]
-
-
-def classes_expected(model, ids):
-    """Logits of a `TextClassifier` by the reference, [B, classes]."""
-    state = sentence_expected(model, ids)
-    return reference.linear(state, linear_weights_of(model.output_map))
-
-
-def hidden_expected(model, ids):
-    """Logits of a `MaskedLanguageModel` by the reference, [B, S, V]."""
-    table = array(model.encoder.embedding.embeddings)
-    return encoded(model.encoder, ids) @ table.T
 
 
 # The table of the battery.
@@ -280,9 +181,7 @@ class Case(NamedTuple):
     @property
     def real(self):
         """Which rows of the output count: padding has none."""
-        if self.targets.ndim == 1:
-            return np.ones(len(self.targets), bool)
-        return is_token(self.ids)
+        return self.ids != 0
 
 
 def _of_config(model_class, config_class, sizes):
@@ -297,10 +196,6 @@ def _properties(options, *names):
     return frozenset(names + ("no weights",) * lacks)
 
 
-_OF_CLASSES = dict(
-    model_class=kt.TextClassifier, targets=CLASSES, expected=classes_expected,
-    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-)  # fmt: skip
 CASES = {
     f"Transformer: {name}": Case(
         kt.Transformer,
@@ -318,30 +213,6 @@ CASES |= {
     )
     for name, options in LANGUAGE_VARIANTS.items()
 }  # fmt: skip
-CASES |= {
-    "Tagger": Case(kt.Tagger, tagger, IDS, TAGS, tags_expected),
-    "Tagger of features": Case(
-        kt.Tagger, partial(tagger, features=True), FEATURES, TAGS,
-        tags_expected,
-    ),
-    "TextClassifier: mean": Case(make=classifier, inputs=IDS, **_OF_CLASSES),
-    "TextClassifier: class token": Case(
-        make=partial(classifier, "class_token"), inputs=IDS, **_OF_CLASSES
-    ),
-    "TextClassifier: class token of features": Case(
-        make=partial(classifier, "class_token", True), inputs=FEATURES, **_OF_CLASSES
-    ),
-    "MaskedLanguageModel": Case(
-        kt.MaskedLanguageModel, masked_language_model, IDS, HIDDEN, hidden_expected,
-    ),
-}  # fmt: skip
-CASES |= {
-    f"Tagger: {kind}": Case(
-        kt.Tagger, partial(tagger, config_of(kind)), IDS, TAGS, tags_expected
-    )
-    for kind in KINDS
-}
-
 # By class, the first row.
 FIRST = {case.model_class: name for name, case in reversed(CASES.items())}
 ALL = pytest.mark.parametrize("name", list(CASES))

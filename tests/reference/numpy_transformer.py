@@ -429,20 +429,6 @@ def feature_embedding(ids, embeddings, pad_id=0):
     return outputs + sinusoidal_positions(length, d_model)
 
 
-def masked_mean(states, mask):
-    """Mean of the positions that `mask` [B, S] allows, [B, D]; of none, zeros."""
-    outputs = np.zeros((len(states), states.shape[-1]))
-    for row in range(len(states)):
-        if mask[row].any():
-            outputs[row] = states[row][mask[row]].mean(axis=0)
-    return outputs
-
-
-def with_class_token(states, token):
-    """Equation 1 of Dosovitskiy et al., 2021: [token; states], [B, S + 1, D]."""
-    return np.stack([np.concatenate([token[None], row]) for row in states])
-
-
 def image_patches(images, patch_size):
     """Section 3.1 of Dosovitskiy et al., 2021: squares row by row, each flattened.
 

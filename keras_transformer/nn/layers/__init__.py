@@ -19,11 +19,6 @@ from keras_transformer.nn.layers.linear_attention import (
 )
 from keras_transformer.nn.layers.local_attention import LocalAttention
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.nn.layers.other_embeddings import (
-    ClassToken,
-    FeatureEmbedding,
-    PatchEmbedding,
-)
 from keras_transformer.nn.layers.relative_positions import (
     AlibiPositions,
     RelativePositions,
@@ -44,17 +39,14 @@ __all__ = [
     "SSRU",
     "AlibiPositions",
     "CausalLayer",
-    "ClassToken",
     "DecoderLayer",
     "Dropout",
     "EncoderLayer",
-    "FeatureEmbedding",
     "FeedForward",
     "LayerNormalization",
     "LinearAttention",
     "LocalAttention",
     "MultiHeadAttention",
-    "PatchEmbedding",
     "PositionalEmbedding",
     "PositionalEncoding",
     "RelativePositions",

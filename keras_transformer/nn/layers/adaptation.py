@@ -125,8 +125,6 @@ class QuantisedParts(keras.dtype_policies.DTypePolicyMap):
 class KeepsQuantisation(ToldWhenBuilt):
     """Mixin, before a Keras layer or model: a file keeps how parts are quantised."""
 
-    whole_parts: tuple[str, ...] = ()  # attributes that the configuration holds whole
-
     def when_built(self):
         """Gives the parts the configurations of a file."""
         if isinstance(self.dtype_policy, QuantisedParts):
@@ -139,10 +137,7 @@ class KeepsQuantisation(ToldWhenBuilt):
 
 def _quantised_dtype(layer):
     """Returns the "dtype" of a configuration whose parts are quantised, else {}."""
-    whole = [getattr(layer, name) for name in layer.whole_parts]
-    others = {id(part) for one in whole for part in (one, *layers_within(one))}
-    parts = [part for part in layers_within(layer) if id(part) not in others]
-    parts = [part for part in parts if part.quantization_mode]
+    parts = [part for part in layers_within(layer) if part.quantization_mode]
     if not parts:
         return {}
     above = (layer.path or "").removesuffix(layer.name)
