@@ -14,7 +14,9 @@ import pytest
 import sacrebleu
 
 from keras_transformer import RunConfig, cli, playground, serving
-from keras_transformer.apps.cli import export, flags, make_parser, use
+from keras_transformer.apps.cli import export_verbs as export
+from keras_transformer.apps.cli import flags, make_parser
+from keras_transformer.apps.cli import use_verbs as use
 from keras_transformer.search.translation import Translation
 from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run

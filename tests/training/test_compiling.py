@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from types import SimpleNamespace
 
@@ -10,9 +11,11 @@ import pytest
 
 from keras_transformer import TrainingConfig
 from keras_transformer.nn.layers import Dropout
-from keras_transformer.training import compiling, model, report, state
+from keras_transformer.training import compiling, report, state
 from keras_transformer.training.compiling import Waits
 from tests import tiny_run
+
+model = importlib.import_module("keras_transformer.training.compiled_model")
 
 
 def corpus(*buckets):

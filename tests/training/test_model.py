@@ -1,5 +1,6 @@
 """The model of a run: optimizer, schedule, device, `fit`, frozen weights."""
 
+import importlib
 import io
 
 import keras
@@ -10,7 +11,7 @@ from rich.console import Console
 from keras_transformer import RunConfig, TrainingConfig, Transformer, TransformerConfig
 from keras_transformer.config import DataConfig
 from keras_transformer.nn.optimizers import TransformerSchedule
-from keras_transformer.training import compiled_model, make_optimizer, model, report
+from keras_transformer.training import compiled_model, make_optimizer, report
 from keras_transformer.training.compiled_model import (
     freeze,
     half_precision_cost,
@@ -18,6 +19,8 @@ from keras_transformer.training.compiled_model import (
 )
 from tests import tiny_run
 from tests.reference import numpy_transformer as reference
+
+model = importlib.import_module("keras_transformer.training.compiled_model")
 
 
 def rates(options, updates):

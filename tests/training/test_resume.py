@@ -1,5 +1,6 @@
 """Runs that were interrupted end as if nothing had happened."""
 
+import importlib
 import io
 import json
 import os
@@ -15,7 +16,6 @@ from keras_transformer import RunConfig, TokenizerPair, Transformer, Translator,
 from keras_transformer.training import (
     average_run,
     devices,
-    model,
     read_summary,
     run,
     state,
@@ -25,6 +25,7 @@ from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.tiny_run import KillAfter, Killed, assert_equal
 
+model = importlib.import_module("keras_transformer.training.compiled_model")
 # Everything that has a state: dropout, accumulated gradients, moving averages.
 OPTIONS = {
     "epochs": 2, "save_every": 4, "gradient_accumulation_steps": 2, "ema_decay": 0.9,
