@@ -22,7 +22,6 @@ from keras_transformer.config.options import check_choice
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
-    check_no_pattern,
     creating_directory,
     digest,
     replacing,
@@ -31,6 +30,7 @@ from keras_transformer.files import (
 from keras_transformer.formats import lite_translator
 from keras_transformer.formats.model_card import check_languages
 from keras_transformer.formats.saved_model import check_backend, signature
+from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.nn.kernels.execution import tracing_for_litert

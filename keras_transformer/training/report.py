@@ -24,10 +24,10 @@ from rich.table import Column
 from keras_transformer.config import TrainingConfig
 from keras_transformer.config.extras import how_to_install
 from keras_transformer.files import read_json, replacing
-from keras_transformer.formats.model_card import SUMMARY, shown_figure
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.nn.kernels.execution import has_gpu
+from keras_transformer.search.run_directory import SUMMARY, shown_figure
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.compiled_model import half_precision_cost

@@ -25,17 +25,19 @@ from keras_transformer.config import (
 )
 from keras_transformer.config.run_config import FINE_TUNING, preset_for
 from keras_transformer.files import (
-    check_new_directory,
     read_json,
     remove_abandoned,
     take_lock,
-    trained_directory,
     write_json,
 )
-from keras_transformer.formats.model_card import SUMMARY
 from keras_transformer.models.loading import read_config
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.kernels.keras_private import layers_within
+from keras_transformer.search.run_directory import (
+    SUMMARY,
+    check_new_directory,
+    trained_directory,
+)
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import Corpus, TokenizerPair, learn_tokenizers, open_pairs

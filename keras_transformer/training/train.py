@@ -13,7 +13,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.files import write_json
-from keras_transformer.formats.model_card import SUMMARY
+from keras_transformer.search.run_directory import SUMMARY
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.training.averages import (

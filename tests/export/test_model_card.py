@@ -11,16 +11,15 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
-from keras_transformer.apps.cli import use
-from keras_transformer.formats import model_card as cards
-from keras_transformer.formats.model_card import (
-    model_card,
+from keras_transformer.apps.cli import use_verbs as use
+from keras_transformer.formats.model_card import model_card
+from keras_transformer.search.pipeline import INPUTS
+from keras_transformer.search.run_directory import (
     record_scores,
     recorded_scores,
     training_data,
     weights_digest,
 )
-from keras_transformer.search.pipeline import INPUTS
 from keras_transformer.training import average_run
 from tests import tiny_run
 
@@ -268,7 +267,7 @@ def test_evaluate_keeps_the_scores_of_a_run_or_warns(run, monkeypatch, capsys):
     def fail(*arguments, **options):
         raise PermissionError(13, "Permission denied", "scores.json")
 
-    monkeypatch.setattr(cards, "record_scores", fail)
+    monkeypatch.setattr(use, "record_scores", fail)
     assert cli.main(words) == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

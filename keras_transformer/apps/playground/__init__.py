@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keras_transformer.apps.serving.server import listening, run
-from keras_transformer.files import trained_directory
+from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.terminal import native_messages_hidden
 
 __all__ = ["play"]

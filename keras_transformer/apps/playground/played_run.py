@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.apps.serving.tensors import RequestError
-from keras_transformer.formats.model_card import example_sources
 from keras_transformer.search.pipeline import Pipeline
+from keras_transformer.search.run_directory import example_sources
 from keras_transformer.search.translator import Translator
 from keras_transformer.text.words import labels_of, words_of
 
