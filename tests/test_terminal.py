@@ -15,7 +15,7 @@ from rich.console import Console
 
 from keras_transformer import quiet
 from keras_transformer.apps import cli
-from keras_transformer.apps.cli import use as verbs
+from keras_transformer.apps.cli import use_verbs as verbs
 from keras_transformer.apps.cli.flags import sentence
 from keras_transformer.terminal import (
     plain_console,

@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_transformer.config import RunConfig, TrainingConfig
+from keras_transformer.config import RunConfig
 from keras_transformer.files import read_json
 from keras_transformer.nn.kernels.keras_private import layers_within
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
@@ -52,7 +52,9 @@ class Plan:
     data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
     tokenizers: TokenizerPair
     init: Translator | None  # whose weights it begins with now
+    states: StateFiles
     state: State | None  # from which it goes on
+    limits: dict[str, Any]  # the options that end the training
     is_set_up: bool  # whether config.json and its like are written
     is_finished: bool
 
@@ -62,10 +64,11 @@ def plan(job: Job, directory: Path) -> Plan:
 
     Raises `ValueError` if the job differs from what the run or its `init` was.
     """
-    limits = limits_of(job.config.training)
+    limits = {name: getattr(job.config.training, name) for name in _LIMITS}
     is_set_up = not _missing(directory)
     is_whole = all((directory / name).exists() for name in _FINISHED)
-    state = _newest_state(directory, limits, is_whole, job.console)
+    states = StateFiles(directory / "states")
+    state = _newest_state(states, limits, is_whole, job.console)
     config = job.config
     data = _described(job)
     given = _pair_of(job.tokenizers)
@@ -107,7 +110,9 @@ def plan(job: Job, directory: Path) -> Plan:
         data=data,
         tokenizers=tokenizers,
         init=init,
+        states=states,
         state=state,
+        limits=limits,
         is_set_up=is_set_up,
         is_finished=is_whole and state is not None and state.finished == limits,
     )
@@ -142,18 +147,13 @@ def _missing(directory):
     return [name for name in _BEGUN if not (directory / name).exists()]
 
 
-def limits_of(options: TrainingConfig) -> dict[str, Any]:
-    """Returns the options that end the training."""
-    return {name: getattr(options, name) for name in _LIMITS}
-
-
-def _newest_state(directory, limits, is_whole, console):
+def _newest_state(states, limits, is_whole, console):
     """Returns the newest state, or the one before if its checkpoint was lost.
 
     The state before makes it anew. Says which other checkpoints, needed at the end,
     were lost. A run that has its model needs none.
     """
-    states = StateFiles(directory / "states")
+    directory = states.directory.parent
     if _missing(directory):
         return states.latest(console)
     options = RunConfig.load(directory / "config.json").training

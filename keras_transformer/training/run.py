@@ -29,7 +29,7 @@ from keras_transformer.training.compiled_model import (
 from keras_transformer.training.compiling import keep_compiled_steps
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
 from keras_transformer.training.job import Job
-from keras_transformer.training.plan import limits_of, plan
+from keras_transformer.training.plan import plan
 from keras_transformer.training.report import (
     report_data,
     report_devices,
@@ -49,34 +49,18 @@ class Run:
 
     job: Job
     path: Path
+    console: Console
     config: RunConfig
+    limits: dict[str, Any]  # the options that end the training
     distribution: Distribution
     machine: dict[str, Any]  # what the last bits of the weights depend on
     training: Corpus
     validation: Corpus | None
-    translator: Translator
+    model: keras.Model
+    translator: Translator  # of `model`
     facts: dict[str, Any]  # for summary.json
+    states: StateFiles
     state: State
-
-    @property
-    def console(self) -> Console:
-        """The terminal, or nothing in a process that writes no files."""
-        return self.job.console
-
-    @property
-    def model(self) -> keras.Model:
-        """The model that is trained."""
-        return self.translator.model
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        """The options that end the training."""
-        return limits_of(self.config.training)
-
-    @property
-    def states(self) -> StateFiles:
-        """The files of the newest states."""
-        return StateFiles(self.path / "states")
 
     def checkpoint_of(self, row: dict[str, float]) -> Path:
         """Returns the path of the checkpoint of a row of the history."""
@@ -92,6 +76,7 @@ def opened(job: Job, directory: Path, is_dry: bool = False) -> Iterator[Run | No
     with contextlib.ExitStack() as stack:
         devices = distribution_scope(job.config.training.distribute)
         distribution = stack.enter_context(devices)
+        this_machine = machine(distribution)
         processes = distribution.num_processes
         if keras.backend.backend() == "jax" and processes > 1:
             # Only the first host averages checkpoints, and JAX would need all.
@@ -115,7 +100,7 @@ def opened(job: Job, directory: Path, is_dry: bool = False) -> Iterator[Run | No
                 "`patience`.",
             )
         else:
-            run = _begun(planned, distribution, is_dry)
+            run = _begun(planned, distribution, this_machine, is_dry)
         del planned  # frees the memory of the model of `init`
         yield run
 
@@ -139,7 +124,7 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _begun(planned, distribution, is_dry):
+def _begun(planned, distribution, this_machine, is_dry):
     """Makes the corpora and the model of a plan, and reports; writes unless it is dry.
 
     Invalid options and data raise errors before options are written.
@@ -160,7 +145,6 @@ def _begun(planned, distribution, is_dry):
     if writes:
         _write_beginning(planned, config, data)
     facts = run_facts(model, training, validation)
-    run_machine = machine(distribution)
     report_data(console, training, validation)
     report_devices(console, model.compute_dtype)
     state = planned.state
@@ -168,17 +152,21 @@ def _begun(planned, distribution, is_dry):
         report_model(console, model, config.training.freeze)
         state = State()
     else:
-        report_resumed(console, state, training.num_batches, run_machine)
+        report_resumed(console, state, training.num_batches, this_machine)
     return Run(
         job=job,
         path=planned.directory,
+        console=console,
         config=config,
+        limits=planned.limits,
         distribution=distribution,
-        machine=run_machine,
+        machine=this_machine,
         training=training,
         validation=validation,
+        model=model,
         translator=translator,
         facts=facts,
+        states=planned.states,
         state=state,
     )
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from keras_transformer import RunConfig, cli, playground, serving
+from keras_transformer import RunConfig
+from keras_transformer.apps import cli, playground, serving
 from keras_transformer.apps.cli import export_verbs as export
 from keras_transformer.apps.cli import flags, make_parser
 from keras_transformer.apps.cli import use_verbs as use

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, cli, evaluate, evaluation, open_pairs
+from keras_transformer import Translator, evaluate, open_pairs
+from keras_transformer.apps import cli
 from keras_transformer.apps.cli import use_verbs as use
 from keras_transformer.formats.model_card import model_card
 from keras_transformer.search.pipeline import INPUTS
@@ -20,7 +21,7 @@ from keras_transformer.search.run_directory import (
     training_data,
     weights_digest,
 )
-from keras_transformer.training import average_run
+from keras_transformer.training import average_run, evaluation
 from tests import tiny_run
 
 hub = pytest.importorskip("huggingface_hub", reason="the reader of the YAML")
