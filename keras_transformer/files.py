@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, locks, and versions."""
+"""Files that are written whole or not at all, and locks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
-
-# What TensorFlow takes for a part of a pattern in the path of a SavedModel.
-_OF_PATTERNS = set("[]*?\\") - {os.sep}
-PATTERN_WORDS = "[ ] * ? and \\"
 
 
 @contextlib.contextmanager
@@ -229,30 +225,6 @@ def check_absent(path: str | Path):
         )
 
 
-def is_pattern(path: str | Path) -> bool:
-    """Whether TensorFlow reads a path as a pattern, and finds no file there."""
-    return bool(_OF_PATTERNS & set(os.path.abspath(path)))
-
-
-def check_no_pattern(path: str | Path):
-    """Raises `ValueError` if TensorFlow would read a path as a pattern of paths."""
-    if is_pattern(path):
-        raise ValueError(
-            f"The path of a SavedModel must have none of {PATTERN_WORDS}, in which "
-            "TensorFlow sees a pattern: nothing could load what is written there. "
-            f"Received: {os.path.abspath(path)}"
-        )
-
-
-def check_new_directory(directory: Path):
-    """Raises `FileExistsError` unless a directory is empty or does not exist."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(
-            f"{directory} holds something already; a run needs a new or empty "
-            "directory, or that of a run to resume. Choose another."
-        )
-
-
 def digest(path: str | Path) -> str:
     """Returns the SHA-256 of a file in hexadecimal digits."""
     with open(path, "rb") as stream:
@@ -272,72 +244,3 @@ def take_lock(descriptor: int, path: str | Path, wait: bool = False) -> bool:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False
-
-
-def trained_directory(path: str | Path) -> Path:
-    """Returns the directory of a trained translator, or raises `FileNotFoundError`.
-
-    The error of an unfinished run has the command that finishes it.
-    """
-    path = Path(path)
-    for name in ("model.keras", "tokenizer", "decoding.json"):
-        if (path / name).exists():
-            continue
-        if name == "model.keras" and (path / "data.json").exists():
-            data = read_json(path / "data.json")
-            how = data.get("command", "call `train` again with the same arguments")
-            now = ""
-            if any(path.glob("checkpoints/step-*")):
-                now = "`keras-transformer average` makes a model of its checkpoints. "
-            raise FileNotFoundError(
-                f"{path} is an unfinished run. {now}To finish it: {how}"
-            )
-        raise FileNotFoundError(
-            f"{path} holds no trained translator: {name} is missing."
-        )
-    return path
-
-
-def latest_version(path: str | Path) -> Path:
-    """Returns the SavedModel at `path`, or the latest of its versions.
-
-    Raises:
-        FileNotFoundError: If there is none.
-    """
-    path = Path(path)
-    if (path / "saved_model.pb").is_file():
-        return path
-    if versions := versions_in(path, "saved_model.pb"):
-        return versions[max(versions)]
-    raise FileNotFoundError(
-        f"{path} holds no SavedModel: neither it nor a numbered directory in it has a "
-        "saved_model.pb."
-    )
-
-
-def versions_in(directory: str | Path, content: str = "") -> dict[int, Path]:
-    """Returns the numbered entries of a directory, in order.
-
-    TensorFlow Serving takes them for versions of a model. Entries without the file
-    `content` are left out.
-    """
-    paths = [path for path in Path(directory).glob("*") if (path / content).exists()]
-    numbered = [p for p in paths if p.name.isascii() and p.name.isdecimal()]
-    return dict(sorted((int(path.name), path) for path in numbered))
-
-
-def version_path(path: str | Path, content: str) -> Path:
-    """Returns NAME/VERSION unchanged, and for NAME the path of its next version.
-
-    `content` is a file of every version, which NAME itself must not have.
-    """
-    path = Path(path)
-    if path.name.isascii() and path.name.isdecimal():
-        check_absent(path)
-        return path
-    if (path / content).exists():
-        raise FileExistsError(
-            f"{path} is itself an export and cannot have versions: remove "
-            f"{path / content}, or choose another directory, such as {path.parent}."
-        )
-    return path / str(max(versions_in(path), default=0) + 1)

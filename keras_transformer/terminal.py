@@ -34,9 +34,8 @@ def say(console, text: str):
 
 def in_time(sentences: int, seconds: float, rate: float | None) -> str:
     """Returns how long sentences took; `rate` is their number a second, if known."""
-    noun = "sentence" if sentences == 1 else "sentences"
     speed = "start included" if rate is None else f"{rate:.1f} sentences/s"
-    return f"{sentences:,} {noun} in {seconds:.1f} s ({speed})"
+    return f"{plural(sentences, 'sentence')} in {seconds:.1f} s ({speed})"
 
 
 def plain_console():
@@ -116,3 +115,9 @@ def replace_closed_streams():
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+
+
+def plural(number: float, noun: str) -> str:
+    """Returns a number with its noun: "1 update", "1,200 updates"."""
+    ending = "es" if noun.endswith("tch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"

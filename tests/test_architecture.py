@@ -30,8 +30,8 @@ LEVELS = (
     {"nn"},
     {"models", "text", "testing"},
     {"search"},
-    {"formats"},
-    {"training"},
+    # A run knows no other program, and a program no run but by its directory.
+    {"formats", "training"},
     {"apps"},
 )
 LEVEL = {door: i for i, level in enumerate(LEVELS) for door in level}

@@ -16,14 +16,16 @@ import pytest
 
 from keras_transformer.apps.bulk import translate_file
 from keras_transformer.files import (
-    check_no_pattern,
     creating_directory,
     read_json,
     replacing,
     take_lock,
+    write_json,
+)
+from keras_transformer.formats.versions import (
+    check_no_pattern,
     version_path,
     versions_in,
-    write_json,
 )
 from keras_transformer.training.averages import save_checkpoint
 from keras_transformer.training.state import State, StateFiles

@@ -20,7 +20,6 @@ import tensorflow as tf
 from keras_transformer.config.options import check_choice
 from keras_transformer.files import (
     check_absent,
-    check_no_pattern,
     creating_directory,
     digest,
     write_json,
@@ -28,6 +27,7 @@ from keras_transformer.files import (
 from keras_transformer.formats import lite_translator
 from keras_transformer.formats.model_card import check_languages
 from keras_transformer.formats.saved_model import check_backend, signature
+from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.nn.kernels.execution import tracing_for_litert
 from keras_transformer.nn.kernels.keras_private import (

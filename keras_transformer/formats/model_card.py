@@ -17,13 +17,15 @@ from string import Template
 from typing import Any
 
 from keras_transformer.config import DecodingConfig, RunConfig
-from keras_transformer.files import digest, locking, read_json, write_json
 from keras_transformer.models.own_model import OwnModel
+from keras_transformer.search.run_directory import (
+    SUMMARY,
+    read_if_there,
+    recorded_scores,
+    shown_figure,
+)
 
 TEMPLATES = Path(__file__).with_name("templates")
-SUMMARY = "summary.json"
-DATA = "data.json"
-SCORES = "scores.json"
 # Options that a card shows even at their defaults.
 _SIZES = (
     "num_encoder_layers",
@@ -57,81 +59,6 @@ def filled(template: str, **values: Any) -> str:
         if None not in map(values.get, Template(line).get_identifiers()):
             text += Template(line).substitute(values)
     return text
-
-
-def training_data(run: str | Path) -> dict[str, Any]:
-    """Returns "fingerprint" and, of a finished run, sizes of "training" and others."""
-    run = Path(run)
-    digests = _read(run / DATA, {})
-    sizes = _read(run / SUMMARY, {}).get("data", {})
-    return {
-        split: {"fingerprint": digests[split], **sizes.get(split, {})}
-        for split in ("training", "validation")
-        if split in digests
-    }
-
-
-def example_sources(run: str | Path) -> list[str]:
-    """Returns a few source sentences, of a run's validation or else of its test set."""
-    scores = [entry["scores"] for entry in _read(Path(run) / SCORES, [])]
-    known = [_read(Path(run) / SUMMARY, {}), *scores]
-    found = next((one["examples"] for one in known if one.get("examples")), [])
-    return [row[0] for row in found[:3]]
-
-
-def record_scores(
-    directory: str | Path,
-    name: str,
-    fingerprint: str,
-    search: DecodingConfig,
-    scores: dict[str, Any],
-    weights: str | None = None,
-):
-    """Adds the scores of a test set to a run's scores.json.
-
-    `weights` is the `weights_digest` of what was scored; default that of now.
-    """
-    directory = Path(directory)
-    entry = {
-        "name": name,
-        "fingerprint": fingerprint,
-        "model": weights or weights_digest(directory),
-        "search": search.to_dict(),
-        "scores": scores,
-    }
-    with locking(directory / SCORES):
-        # Replaces scores of the same lines and search, and all of other weights.
-        others = [
-            other
-            for other in recorded_scores(directory)
-            if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
-            or other["model"] != entry["model"]
-        ]
-        write_json(directory / SCORES, [*others, entry])
-
-
-def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
-    """Returns the recorded scores of a run's present weights."""
-    directory = Path(directory)
-    entries = _read(directory / SCORES, [])
-    model = weights_digest(directory) if entries else ""
-    return [entry for entry in entries if entry["model"] == model]
-
-
-def weights_digest(directory: str | Path) -> str:
-    """Returns digests of the weights and the vocabulary of a run, as of now."""
-    paths = Path(directory, "model.keras"), Path(directory, "tokenizer.sha256")
-    return " ".join(digest(path) for path in paths if path.exists())
-
-
-def _read(path, default):
-    """Returns the content of a JSON file, or `default` if it does not exist."""
-    return read_json(path, type(default)) if path.exists() else default
-
-
-def shown_figure(value: float | None) -> str:
-    """Returns a figure of summary.json in words; JSON has null for NaN and infinity."""
-    return "not finite" if value is None else f"{value:.4f}"
 
 
 def model_card(
@@ -182,7 +109,7 @@ def model_card(
         raise FileNotFoundError(f"{run} holds no training run.")
     if (run / "config.json").exists():
         values["max_length"] = RunConfig.load(run / "config.json").data.max_length
-    summary = _read(run / SUMMARY, {})
+    summary = read_if_there(run / SUMMARY, {})
     if summary:
         values |= {"no_training": None, **_training(summary)}
     if scores := recorded_scores(run):

@@ -14,21 +14,22 @@ import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
 from keras_transformer.files import (
-    check_no_pattern,
     creating_directory,
-    latest_version,
     replacing,
-    version_path,
     write_json,
 )
 from keras_transformer.formats.model_card import (
-    example_sources,
     filled,
     model_card,
     model_name,
-    training_data,
+)
+from keras_transformer.formats.versions import (
+    check_no_pattern,
+    latest_version,
+    version_path,
 )
 from keras_transformer.search.generator import Generator
+from keras_transformer.search.run_directory import example_sources, training_data
 from keras_transformer.search.strings import (
     SIGNATURES,
     StringSearch,

@@ -7,7 +7,7 @@ import tensorflow as tf
 # Loading a SavedModel needs the text operations that this import registers.
 import tensorflow_text  # noqa: F401
 
-from keras_transformer.files import PATTERN_WORDS, is_pattern
+from keras_transformer.formats.versions import PATTERN_WORDS, is_pattern
 
 
 def load_saved_model(path: Path):

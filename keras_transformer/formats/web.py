@@ -26,10 +26,10 @@ from keras_transformer.formats.litert import (
     digests,
     found_by,
 )
-from keras_transformer.formats.model_card import example_sources
 from keras_transformer.formats.saved_model import signature
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.search.generator import Generator
+from keras_transformer.search.run_directory import example_sources
 
 PAGE = Path(__file__).with_name("web_page")
 # The version that the page was tried with.

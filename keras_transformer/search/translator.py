@@ -12,12 +12,13 @@ import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
-from keras_transformer.files import replacing, trained_directory, write_json
+from keras_transformer.files import replacing, write_json
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.search.compiled import as_graph, identity_of
 from keras_transformer.search.generator import Generator
+from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.strings import (
     ATTEND,

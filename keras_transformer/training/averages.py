@@ -14,10 +14,10 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.options import check_number
-from keras_transformer.files import check_new_directory, replacing, write_json
-from keras_transformer.formats.model_card import SUMMARY
+from keras_transformer.files import replacing, write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
+from keras_transformer.search.run_directory import SUMMARY, check_new_directory
 from keras_transformer.search.translator import Translator
 from keras_transformer.text import TokenizerPair
 from keras_transformer.text.lines import checked_path

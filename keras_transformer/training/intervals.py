@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -22,11 +21,14 @@ from keras import ops
 from keras_transformer.config import TrainingConfig
 from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.nn.kernels.keras_private import loss_tracker
-from keras_transformer.terminal import say
+from keras_transformer.terminal import plural, say
+from keras_transformer.training.averages import save_checkpoint
 from keras_transformer.training.compiled_model import may_compile_later
 from keras_transformer.training.compiling import Waits
-from keras_transformer.training.report import TrainingBar, plural
+from keras_transformer.training.report import TrainingBar
+from keras_transformer.training.run import Run
 from keras_transformer.training.state import State, capture, restore
+from keras_transformer.training.validation import Validation, without_progress
 
 # Most batches of an interval without `save_every`.
 _LONGEST = 1000
@@ -45,7 +47,81 @@ def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int
     return min(begin + ((step - begin) // every + 1) * every, begin + num_batches)
 
 
-def fit_interval(run: Any, callbacks: RunCallbacks, end: int) -> dict[str, float]:
+def train_interval(run: Run, callbacks: RunCallbacks) -> dict[str, float] | None:
+    """Fits to where the next checkpoint is due, or to a limit; returns the figures.
+
+    Returns `None` if a signal ended it before: the next process does the rest.
+    """
+    num_batches = run.training.num_batches
+    end = end_of_interval(run.config.training, num_batches, run.state.step)
+    figures = {}
+    if is_over(run, callbacks):  # Lower limits than before end it in an interval.
+        run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
+    else:
+        figures = _fit(run, callbacks, end)
+    has_ended = is_over(run, callbacks)
+    check_not_hopeless(run.state, num_batches, has_ended)
+    return figures if has_ended or run.state.step >= end else None
+
+
+def close_interval(
+    run: Run, callbacks: RunCallbacks, validation: Validation, figures: dict[str, float]
+):
+    """Validates, keeps a checkpoint, and ends the run where a limit is reached."""
+    options = run.config.training
+    state = run.state
+    has_ended = is_over(run, callbacks)
+    epochs = state.step / run.training.num_batches
+    row = {
+        "step": state.step,
+        "epoch": int(epochs) if epochs.is_integer() else epochs,
+        "updates": state.updates,
+    }
+    if keras.backend.backend() == "jax":
+        # JAX's steps reuse the memory of weights, which may be the moving average's.
+        for weight in run.model.trainable_variables:
+            weight.assign(ops.copy(weight.value))
+    figures = figures | validation.figures(callbacks)
+    if run.distribution.is_chief:
+        save_checkpoint(run.model, run.path / "checkpoints", state.step)
+    callbacks.restore(state)  # `fit` left the moving average of the weights.
+    callbacks.end_interval(figures)
+    row |= {name: float(value) for name, value in figures.items()}
+    run.model.reset_metrics()
+    # A user's callback may have changed a rate or a weight.
+    run.state = state = callbacks.captured(state.step, state.seconds, state.skipped)
+    state.history.append(row)
+    if options.patience is not None and not has_ended:
+        waited = without_progress(state.history, options)
+        has_ended = waited >= options.patience
+        if has_ended:
+            say(
+                run.console,
+                f"val_{options.monitor} has not improved for "
+                f"{plural(waited, 'interval')}: the training ends",
+            )
+    if has_ended or callbacks.stopped_by_user:
+        state.finished = run.limits
+    elif may_compile_later(options) and not state.is_compiled:
+        state.is_compiled = callbacks.would_repay_compiling(state)
+        if state.is_compiled:
+            shapes = plural(len(run.training.shapes), "shape")
+            say(run.console, f"XLA compiles the step from here on, for {shapes}")
+
+
+def is_over(run: Run, callbacks: RunCallbacks) -> bool:
+    """Returns whether a limit of the training is reached."""
+    options = run.config.training
+    state = run.state
+    return (
+        callbacks.stopped_by_user
+        or state.step >= options.epochs * run.training.num_batches
+        or state.updates >= (options.max_updates or math.inf)
+        or state.seconds >= 60 * (options.max_minutes or math.inf)
+    )
+
+
+def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     """Fits from the run's state to `end`, or to a signal, limit or callback's stop.
 
     Returns the figures. The model then has the moving average of its weights, if any.
@@ -102,13 +178,13 @@ class RunCallbacks(keras.callbacks.CallbackList):
     """
 
     figures: dict[str, float]  # of the interval
-    stopped = False  # whether a user's callback has ended the training
+    stopped_by_user = False  # whether a callback has ended the training
     batch_seconds: float  # a batch of the interval, without waits for a compiler
 
     def __init__(
         self,
         callbacks: Sequence[keras.callbacks.Callback],
-        run: Any,
+        run: Run,
         signals: StopSignals,
         bar: TrainingBar,
     ):
@@ -134,13 +210,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._waits = Waits(run.training)
         self._since = time.monotonic() - run.state.seconds
         self._until = self._since + 60 * (self._options.max_minutes or math.inf)
-        base = keras.callbacks.Callback
-        hooks = base.on_train_batch_end, base.on_batch_end
-        self._wants_every_batch = any(
-            getattr(getattr(callback, hook.__name__), "__func__", None) is not hook
-            for callback in self.callbacks
-            for hook in hooks
-        )
+        self._reads_every_batch = any(map(_reads_every_batch, self.callbacks))
 
     def begin_run(self):
         """Calls `on_train_begin` of the user's callbacks."""
@@ -155,7 +225,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.model.stop_training = False
         for callback in self.callbacks:
             callback.on_epoch_end(len(self._run.state.history), figures)
-        self.stopped |= self.model.stop_training
+        self.stopped_by_user |= self.model.stop_training
 
     def would_repay_compiling(self, state: State) -> bool:
         """Returns whether XLA would repay its wait in the rest of the run."""
@@ -165,18 +235,19 @@ class RunCallbacks(keras.callbacks.CallbackList):
         batches = min(batches, seconds / max(self.batch_seconds, 1e-9))
         return self._waits.are_repaid(batches, self.batch_seconds)
 
-    def captured(self, step: int, seconds: float) -> State:
+    def captured(self, step: int = 0, seconds: float = 0.0, skipped: int = 0) -> State:
         """Returns the state of the model and of the user's callbacks."""
+        run = self._run
         return capture(
             self.model,
             step=step,
+            skipped=skipped,
+            is_compiled=run.state.is_compiled,
             seconds=seconds,
-            history=[*self._run.state.history],
-            skipped=self._run.state.skipped,
-            is_compiled=self._run.state.is_compiled,
+            history=[*run.state.history],
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
-            machine=self._run.machine,
-            facts=self._run.facts,
+            machine=run.machine,
+            facts=run.facts,
         )
 
     def restore(self, state: State):
@@ -201,7 +272,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         # Keras has just reset the metrics, whose sums are in the state.
         self.restore(self._run.state)
         self._done = 0
-        self._stops = False
+        self._is_interrupted = False
         self._bad_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
@@ -228,16 +299,16 @@ class RunCallbacks(keras.callbacks.CallbackList):
         is_alone = self._distribution.num_processes == 1
         is_due = self._done % _READ_EVERY == 0
         is_late = is_alone and time.monotonic() - self._read >= _READ_SECONDS
-        if self._wants_every_batch or is_due or is_late:
+        if self._reads_every_batch or is_due or is_late:
             # This waits for the device. One tensor, because each transfer waits.
             values = [ops.reshape(ops.cast(v, "float32"), ()) for v in logs.values()]
             values = ops.convert_to_numpy(ops.stack(values))
             figures = dict(zip(logs, map(float, values), strict=True))
-            if self._wants_every_batch:
+            if self._reads_every_batch:
                 for callback in self.callbacks:
                     callback.on_train_batch_end(batch, figures)
             if self._options.nonfinite == "stop" and self.model.held_batches:
-                self.model.stop_training = self._stops = True
+                self.model.stop_training = self._is_interrupted = True
             self._read = time.monotonic()
             step = self._run.state.step + self._done
             self._bar.show(step, figures["loss"], self._waits.seconds)
@@ -245,7 +316,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             is_over = time.monotonic() >= self._until
             is_asked = self._signals.received is not None
             if self._distribution.any(is_over or is_asked):
-                self.model.stop_training = self._stops = True
+                self.model.stop_training = self._is_interrupted = True
 
     def on_epoch_end(self, epoch, logs=None):
         if self._options.nonfinite == "stop" and self.model.held_batches:
@@ -255,7 +326,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if not ops.convert_to_numpy(loss_tracker(self.model).count):
             # Of nothing Keras' mean is 0, which would look like the best of losses.
             self.figures = dict.fromkeys(self.figures, math.nan)
-        self.stopped |= self.model.stop_training and not self._stops
+        self.stopped_by_user |= self.model.stop_training and not self._is_interrupted
         corpus = self._run.training
         step = self._run.state.step + self._done
         tokens = self._done * corpus.num_tokens / corpus.num_batches  # on average
@@ -267,9 +338,18 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
         seconds = self._distribution.mean(time.monotonic() - self._since)
-        self._run.state = state = self.captured(step, seconds)
         bad = self.model.nonfinite_batches - self._bad_before
-        state.skipped = state.skipped + bad if bad == self._done else 0
+        skipped = self._run.state.skipped + bad if bad == self._done else 0
+        self._run.state = self.captured(step, seconds, skipped)
+
+
+def _reads_every_batch(callback):
+    """Whether a callback has a method of its own for the end of a batch."""
+    base = keras.callbacks.Callback
+    # A `LambdaCallback` has functions in place of the methods.
+    ends = getattr(callback.on_train_batch_end, "__func__", None)
+    old_ends = getattr(callback.on_batch_end, "__func__", None)
+    return ends is not base.on_train_batch_end or old_ends is not base.on_batch_end
 
 
 class StopSignals:

@@ -24,10 +24,10 @@ from rich.table import Column
 from keras_transformer.config import TrainingConfig
 from keras_transformer.config.extras import how_to_install
 from keras_transformer.files import read_json, replacing
-from keras_transformer.formats.model_card import SUMMARY, shown_figure
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
-from keras_transformer.terminal import say
+from keras_transformer.search.run_directory import SUMMARY, shown_figure
+from keras_transformer.terminal import plural, say
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State
@@ -50,12 +50,6 @@ _FIGURES = (
 _WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
 # Seconds to watch after the first figures, before which the step is compiled.
 _WATCHED = 15.0
-
-
-def plural(number: float, noun: str) -> str:
-    """Returns a number with its noun: "1 update", "1,200 updates"."""
-    ending = "es" if noun.endswith("tch") else "s"
-    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def report_data(console: Console, training: Corpus, validation: Corpus | None):

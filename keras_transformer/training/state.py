@@ -29,7 +29,7 @@ KEPT_STATES = 2
 
 @dataclass
 class State:
-    """The state of a run after some batches."""
+    """What a resume needs beside options, data and tokenizers, after some batches."""
 
     step: int = 0  # batches since the run began
     updates: int = 0  # weight updates

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
-from keras import ops
 from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.files import write_json
-from keras_transformer.formats.model_card import SUMMARY
+from keras_transformer.search.run_directory import SUMMARY
 from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import say
-from keras_transformer.training.averages import (
-    checkpoints_in,
-    load_average,
-    save_checkpoint,
-)
-from keras_transformer.training.compiled_model import may_compile_later
+from keras_transformer.terminal import plain_console, plural, say
+from keras_transformer.text import open_pairs
+from keras_transformer.training.averages import checkpoints_in, load_average
 from keras_transformer.training.intervals import (
     RunCallbacks,
     StopSignals,
-    check_not_hopeless,
-    end_of_interval,
-    fit_interval,
+    close_interval,
+    is_over,
+    train_interval,
 )
-from keras_transformer.training.report import Log, TrainingBar, plural, summary
-from keras_transformer.training.run import Run
+from keras_transformer.training.job import Job, default_config
+from keras_transformer.training.plan import check_directory
+from keras_transformer.training.report import Log, TrainingBar, summary
+from keras_transformer.training.run import Run, opened
 from keras_transformer.training.state import KEPT_STATES, restore
-from keras_transformer.training.validation import (
-    Validation,
-    rank,
-    rows_to_average,
-    without_progress,
-)
+from keras_transformer.training.validation import Validation, rank, rows_to_average
 
 
 def train(
@@ -123,24 +114,26 @@ def train(
         >>> train(pairs, "runs/en-de")(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
-    run = Run(directory)
-    with run.opened(
-        text,
-        config,
-        validation,
-        console,
-        tokenizers,
-        init,
-        optimizer,
-        loss,
-        model,
-        command,
-    ) as is_finished:
-        if is_finished:
+    directory = Path(directory)
+    job = _job(
+        directory,
+        text=text,
+        config=config,
+        validation=validation,
+        console=console,
+        tokenizers=tokenizers,
+        init=init,
+        optimizer=optimizer,
+        loss=loss,
+        model=model,
+        command=command,
+    )
+    with opened(job, directory) as run:
+        if run is None:
             return Translator.load(directory)
-        validation = Validation(run)
-        _train_to_the_end(run, callbacks, validation)
-        return _finish(run, validation)
+        validated = Validation(run)
+        train_to_the_end(run, callbacks, validated)
+        return finish(run, validated)
 
 
 def dry_run(
@@ -159,24 +152,39 @@ def dry_run(
     It takes the arguments of `train`, raises the same errors, and returns the printed
     numbers, under "model" and "data".
     """
-    run = Run(directory)
-    with run.opened(text, config, validation, console, tokenizers, init, is_dry=True):
+    directory = Path(directory)
+    job = _job(
+        directory,
+        text=text,
+        config=config,
+        validation=validation,
+        console=console,
+        tokenizers=tokenizers,
+        init=init,
+    )
+    with opened(job, directory, is_dry=True) as run:
         say(run.console, "nothing was trained or written: this was a dry run")
         return {name: run.facts[name] for name in ("model", "data")}
 
 
-def _is_over(run: Run, callbacks: RunCallbacks) -> bool:
-    options = run.config.training
-    state = run.state
-    return (
-        callbacks.stopped
-        or state.step >= options.epochs * run.training.num_batches
-        or state.updates >= (options.max_updates or math.inf)
-        or state.seconds >= 60 * (options.max_minutes or math.inf)
+def _job(directory, *, text, config, validation, console, init, **others):
+    """Returns the job of the arguments of `train`; opens the text that they name."""
+    check_directory(directory)
+    console = plain_console() if console is None else console
+    text = open_pairs(text)
+    if config is None:
+        config = default_config(directory, init, text, console)
+    return Job(
+        text=text,
+        config=config,
+        validation=None if validation is None else open_pairs(validation),
+        console=console,
+        init=init,
+        **others,
     )
 
 
-def _train_to_the_end(
+def train_to_the_end(
     run: Run, given: Sequence[keras.callbacks.Callback], validation: Validation
 ):
     """Trains interval by interval, until a limit is reached."""
@@ -186,18 +194,21 @@ def _train_to_the_end(
     log = Log(run) if is_chief else None
     with bar, StopSignals() as signals:
         callbacks = RunCallbacks(given, run, signals, bar)
-        callbacks.restore(run.state)
+        if run.state.step:
+            callbacks.restore(run.state)
         callbacks.begin_run()
         if not run.state.step:  # `on_train_begin` may have changed a weight.
-            run.state = callbacks.captured(0, 0.0)
+            run.state = callbacks.captured()
         try:
-            while run.state.finished != run.limits():
-                if _is_over(run, callbacks) and run.state.has_row:
-                    run.state.finished = run.limits()  # lower ones than before
+            while run.state.finished != run.limits:
+                if is_over(run, callbacks) and run.state.has_row:
+                    run.state.finished = run.limits  # lower ones than before
                 else:
-                    _train_on(run, callbacks, validation)
-                    if log and run.state.has_row:
-                        log.add(run.state.history, run.state.seconds)
+                    figures = train_interval(run, callbacks)
+                    if figures is not None:
+                        close_interval(run, callbacks, validation, figures)
+                        if log:
+                            log.add(run.state.history, run.state.seconds)
                 if is_chief:
                     run.states.save(run.state)
                     _remove_checkpoints(run)
@@ -210,60 +221,6 @@ def _train_to_the_end(
                     signals.stop()
         finally:
             callbacks.end_run()
-
-
-def _train_on(run: Run, callbacks: RunCallbacks, validation: Validation):
-    """Fits an interval, validates, and keeps a checkpoint and the state.
-
-    A signal ends it after `fit` with the state only: the next process does the rest.
-    """
-    options = run.config.training
-    num_batches = run.training.num_batches
-    end = end_of_interval(options, num_batches, run.state.step)
-    figures = {}
-    if _is_over(run, callbacks):  # Lower limits than before end it in an interval.
-        run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
-    else:
-        figures = fit_interval(run, callbacks, end)
-    state = run.state
-    is_over = _is_over(run, callbacks)
-    check_not_hopeless(state, num_batches, is_over)
-    if state.step < end and not is_over:
-        return
-    epochs = state.step / num_batches
-    epochs = int(epochs) if epochs.is_integer() else epochs
-    row = {"step": state.step, "epoch": epochs, "updates": state.updates}
-    if keras.backend.backend() == "jax":
-        # JAX's steps reuse the memory of weights, which may be the moving average's.
-        for weight in run.model.trainable_variables:
-            weight.assign(ops.copy(weight.value))
-    figures |= validation.figures(callbacks)
-    if run.distribution.is_chief:
-        save_checkpoint(run.model, run.path / "checkpoints", state.step)
-    callbacks.restore(state)  # `fit` left the moving average of the weights.
-    callbacks.end_interval(figures)
-    row |= {name: float(value) for name, value in figures.items()}
-    run.model.reset_metrics()
-    # A user's callback may have changed a rate or a weight.
-    run.state = state = callbacks.captured(state.step, state.seconds)
-    state.history.append(row)
-    if options.patience is not None:
-        waited = without_progress(state.history, options)
-        if waited >= options.patience and not is_over:
-            is_over = True
-            say(
-                run.console,
-                f"val_{options.monitor} has not improved for "
-                f"{plural(waited, 'interval')}: the training ends",
-            )
-    is_over = is_over or callbacks.stopped
-    if is_over:
-        state.finished = run.limits()
-    elif may_compile_later(options) and not state.is_compiled:
-        state.is_compiled = callbacks.would_repay_compiling(state)
-        if state.is_compiled:
-            shapes = plural(len(run.training.shapes), "shape")
-            say(run.console, f"XLA compiles the step from here on, for {shapes}")
 
 
 def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
@@ -279,7 +236,7 @@ def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
             path.unlink(missing_ok=True)
 
 
-def _finish(run: Run, validation: Validation) -> Translator:
+def finish(run: Run, validation: Validation) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
     state = run.state
     is_chief = run.distribution.is_chief
@@ -289,7 +246,7 @@ def _finish(run: Run, validation: Validation) -> Translator:
         _remove_checkpoints(run, num_states=1)
         run.translator.save(run.path)
         warmup = run.config.training.warmup_steps
-        rises = "optimizer" not in run.data and state.updates < warmup
+        rises = run.job.optimizer is None and state.updates < warmup
         if rises:
             say(
                 run.console,

@@ -15,21 +15,6 @@ from keras_transformer.text import BadLines
 from keras_transformer.training.evaluation import evaluate
 
 
-def check_validated(options: TrainingConfig, validated: bool):
-    """Raises `ValueError` if an option needs validation pairs and there are none."""
-    given = {
-        "`average` 'best'": options.average == "best",
-        "`monitor` 'bleu'": options.monitor == "bleu",
-        "`patience`": options.patience is not None,
-    }
-    needing = [name for name, is_given in given.items() if is_given]
-    if needing and not validated:
-        raise ValueError(
-            f"{', '.join(needing)} needs validation pairs: give some (`--valid`), or "
-            "leave it out."
-        )
-
-
 class Validation:
     """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
 

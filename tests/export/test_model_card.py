@@ -13,9 +13,8 @@ import tensorflow as tf
 from keras_transformer import Translator, evaluate, open_pairs
 from keras_transformer.apps import cli
 from keras_transformer.apps.cli import use_verbs
-from keras_transformer.formats import model_card as cards
-from keras_transformer.formats.model_card import (
-    model_card,
+from keras_transformer.formats.model_card import model_card
+from keras_transformer.search.run_directory import (
     record_scores,
     recorded_scores,
     training_data,
@@ -270,7 +269,7 @@ def test_evaluate_keeps_the_scores_of_a_run_or_warns(run, monkeypatch, capsys):
     def fail(*arguments, **options):
         raise PermissionError(13, "Permission denied", "scores.json")
 
-    monkeypatch.setattr(cards, "record_scores", fail)
+    monkeypatch.setattr(use_verbs, "record_scores", fail)
     assert cli.main(words) == 0
     error = capsys.readouterr().err
     assert "warning: the scores were not recorded: " in error

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer import ExportedTranslator, Translator
 from keras_transformer.apps.serving.served_model import ServedModel
-from keras_transformer.files import latest_version
+from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.strings import SIGNATURES, Signature
 from tests import tiny_run
 from tests.test_lite import assert_same

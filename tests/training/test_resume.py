@@ -20,7 +20,8 @@ from keras_transformer.training import (
     run,
     state,
 )
-from keras_transformer.training.run import Run
+from keras_transformer.training.plan import check_directory
+from keras_transformer.training.run import locked
 from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.tiny_run import KillAfter, Killed, assert_equal
@@ -487,7 +488,7 @@ def test_a_run_killed_while_it_was_set_up_starts_again(whole, folder, step):
 
 
 def test_two_processes_do_not_train_in_one_directory(folder):
-    with Run(folder.run).locked():
+    with locked(folder.run):
         with pytest.raises(BlockingIOError, match="Another process is training in"):
             folder.train()
 
@@ -495,7 +496,7 @@ def test_two_processes_do_not_train_in_one_directory(folder):
 def test_a_directory_that_is_none_for_a_run_is_refused_at_once(tmp_path):
     for name in ("caf\udce9", "a/caf\udce9/b"):
         with pytest.raises(ValueError, match=r"must be UTF-8.*caf\\udce9"):
-            Run(tmp_path / name)
+            check_directory(tmp_path / name)
     assert not list(tmp_path.iterdir())
     for name in ("notes.txt", "config.json", "states"):
         path = tmp_path / name / name
@@ -503,7 +504,7 @@ def test_a_directory_that_is_none_for_a_run_is_refused_at_once(tmp_path):
         path.write_text("mine")
         for taken in (path.parent, path):
             with pytest.raises(FileExistsError, match="holds something already"):
-                Run(taken)
+                check_directory(taken)
 
 
 class SecondHost(devices.Distribution):
@@ -541,6 +542,6 @@ def test_half_written_files_are_removed(tmp_path):
     for name in ("config.json", "data.json", "tokenizer"):
         (tmp_path / name).write_text(json.dumps({}))
     with files.replacing(tmp_path / "scores.json") as living:
-        with Run(tmp_path).locked():
+        with locked(tmp_path):
             assert not any((tmp_path / name).exists() for name in halves)
             assert living.exists()  # `evaluate` writes it.

@@ -52,7 +52,7 @@ class RayTranslator:
             raise ImportError(
                 f"Several workers need Ray: {how_to_install('ray')}."
             ) from error
-        from keras_transformer.files import latest_version
+        from keras_transformer.formats.versions import latest_version
 
         check_number("workers", workers, int, minimum=1)
         check_number("cpus", cpus, int, minimum=1)

@@ -12,10 +12,10 @@ from keras_transformer.apps.cli.use_verbs import is_run, load_runs
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
-    check_no_pattern,
     replacing,
-    trained_directory,
 )
+from keras_transformer.formats.versions import check_no_pattern
+from keras_transformer.search.run_directory import trained_directory, weights_digest
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -61,11 +61,10 @@ def export(options):
             "CTranslate2 is told how to search in each call, not at export. Received: "
             f"{', '.join(sorted(searched))}"
         )
-    cards = load_module("formats.model_card")
     run = None
     if "run" in takes[options.format] and len(options.models) == 1:
         run = values["run"] = options.models[0]  # For card and examples; of one run.
-    weights = run and cards.weights_digest(run)
+    weights = run and weights_digest(run)
     translator = load_runs(options.models, options)
     if options.shortlist:
         translator = _with_shortlist(translator, options)
@@ -76,7 +75,7 @@ def export(options):
             print_message("converting: this takes a minute")
     with hidden:
         path = translator.export(options.output, format=options.format, **values)
-    if run and cards.weights_digest(run) != weights:
+    if run and weights_digest(run) != weights:
         print_message(
             f"keras-transformer: warning: {run} has other weights by now: what {path} "
             "says of its training and scores may be theirs"

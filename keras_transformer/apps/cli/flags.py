@@ -16,7 +16,7 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.options import broken_rule
-from keras_transformer.files import trained_directory
+from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.terminal import native_messages_hidden, printable
 
 _VERBS = Path(__file__).with_name("verbs.toml")

@@ -8,9 +8,9 @@ from keras_transformer.apps.cli.flags import given, load_module, load_pairs, pre
 from keras_transformer.config import RunConfig
 from keras_transformer.files import (
     check_absent,
-    check_new_directory,
     creating_directory,
 )
+from keras_transformer.search.run_directory import check_new_directory
 from keras_transformer.terminal import print_result, say, warnings_only
 
 
@@ -27,7 +27,7 @@ def quickstart(options):
         for line in str(scores).splitlines():
             print_result(line)
     exports = options.saved_models / module.NAME
-    saved_model = load_module("files").latest_version(exports)
+    saved_model = load_module("formats.versions").latest_version(exports)
     values = dataclasses.asdict(scores)
     return {"run": run, "saved_model": saved_model, "scores": values}
 

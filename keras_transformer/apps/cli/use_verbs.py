@@ -16,8 +16,9 @@ from keras_transformer.config import DataConfig
 from keras_transformer.files import (
     check_another_file,
     check_file_to_write,
-    latest_version,
 )
+from keras_transformer.formats.versions import latest_version
+from keras_transformer.search.run_directory import record_scores, weights_digest
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
@@ -48,9 +49,8 @@ def evaluate(options):
     values = dataclasses.asdict(scores)
     if weights is not None:
         name = " and ".join(Path(name).name for name in options.test)
-        cards = load_module("formats.model_card")
         try:
-            cards.record_scores(
+            record_scores(
                 options.model,
                 name=name,
                 fingerprint=text.fingerprint(),
@@ -62,7 +62,7 @@ def evaluate(options):
             print_message(
                 f"keras-transformer: warning: the scores were not recorded: {error}"
             )
-        if cards.weights_digest(options.model) != weights:
+        if weights_digest(options.model) != weights:
             print_message(
                 f"keras-transformer: warning: {options.model} has other weights by "
                 "now: the scores are those of the weights before"
@@ -79,7 +79,6 @@ def _with_digest(options):
     """Returns the translator and, of a run, the digest of the weights that it has."""
     if not is_run(options.model):
         return load_translator(options), None
-    weights_digest = load_module("formats.model_card").weights_digest
     translator = weights = None
     # A training may replace the weights while they are read.
     while translator is None or weights != weights_digest(options.model):

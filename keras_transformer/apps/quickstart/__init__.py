@@ -11,10 +11,10 @@ from rich.console import Console
 
 from keras_transformer.apps.quickstart.grammar import generate_pairs
 from keras_transformer.config import RunConfig
-from keras_transformer.files import check_no_pattern
 from keras_transformer.formats import ExportedTranslator
-from keras_transformer.formats.model_card import record_scores, weights_digest
 from keras_transformer.formats.saved_model import check_backend
+from keras_transformer.formats.versions import check_no_pattern
+from keras_transformer.search.run_directory import record_scores, weights_digest
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs
 from keras_transformer.training import train

@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 
 from keras_transformer.config.extras import how_to_install
-from keras_transformer.files import versions_in
+from keras_transformer.formats.versions import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
 

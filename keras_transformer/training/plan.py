@@ -1,0 +1,315 @@
+"""What a run will do, found out by reading alone. All that is refused is refused here.
+
+The directory records what the run began with; a resumed run must be asked for the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_transformer.config import RunConfig
+from keras_transformer.files import read_json
+from keras_transformer.nn.kernels.keras_private import layers_within
+from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
+from keras_transformer.search.translator import Translator
+from keras_transformer.terminal import say
+from keras_transformer.text import TokenizerPair, learn_tokenizers
+from keras_transformer.training.averages import can_be_opened, checkpoint_path
+from keras_transformer.training.compiled_model import with_device_defaults
+from keras_transformer.training.job import Job, check_transformer
+from keras_transformer.training.state import State, StateFiles
+from keras_transformer.training.validation import rows_to_average
+
+# What a run has written once it begins to train, and once it is finished.
+_BEGUN = ("config.json", DATA, "tokenizer")
+_FINISHED = ("model.keras", "decoding.json", SUMMARY)  # The summary is written last.
+# What a process that is killed while it sets up a run leaves.
+_LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
+# Options that end the training, and all options that a resumed run may change.
+_LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
+_CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
+# Options that a new run chooses where they are `None`, and keeps.
+_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size", "average")
+# Options of a model that do not affect its weights.
+_RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
+_LOST = "is missing, empty or damaged"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will do: what it was asked for, and what it was when it began."""
+
+    job: Job
+    directory: Path
+    config: RunConfig
+    data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
+    tokenizers: TokenizerPair
+    init: Translator | None  # whose weights it begins with now
+    states: StateFiles
+    state: State | None  # from which it goes on
+    limits: dict[str, Any]  # the options that end the training
+    is_set_up: bool  # whether config.json and its like are written
+    is_finished: bool
+
+
+def plan(job: Job, directory: Path) -> Plan:
+    """Returns what a run will do. Writes nothing, and learns a vocabulary if need be.
+
+    Raises `ValueError` if the job differs from what the run or its `init` was.
+    """
+    limits = {name: getattr(job.config.training, name) for name in _LIMITS}
+    is_set_up = not _missing(directory)
+    is_whole = all((directory / name).exists() for name in _FINISHED)
+    states = StateFiles(directory / "states")
+    state = _newest_state(states, limits, is_whole, job.console)
+    config = job.config
+    data = _described(job)
+    given = _pair_of(job.tokenizers)
+    if given is not None and job.init is None:
+        config = config.replace(tokenizer=given.config)
+    tokenizers = given
+    origin = directory
+    if is_set_up:
+        config, data = _resumed(directory, config, data)
+        tokenizers = TokenizerPair.load(directory / "tokenizer")
+    init = None
+    if state is None and "init" in data:
+        begun_with = data["init"]
+        init = _initial(job.init, begun_with, config)
+        if is_set_up and not init.tokenizers.same_as(tokenizers):
+            raise ValueError(
+                f"{directory} has another tokenizer than {begun_with}, which has "
+                "changed since. Choose another directory."
+            )
+        tokenizers = init.tokenizers
+        origin = begun_with
+    if tokenizers is None:
+        tokenizers = _learned(job, config)
+        size = tokenizers.config.vocabulary_size
+        config = config.with_options(vocabulary_size=size)
+    if given is not None and not given.same_as(tokenizers):
+        raise ValueError(
+            f"{origin} has another tokenizer than the given one. Give the same or "
+            "none, or choose another directory."
+        )
+    sizes = tokenizers.vocabulary_sizes
+    config = config.replace(model=config.model.replace(**sizes))
+    if not is_set_up:
+        config = _chosen(config, data)
+    return Plan(
+        job=job,
+        directory=directory,
+        config=config,
+        data=data,
+        tokenizers=tokenizers,
+        init=init,
+        states=states,
+        state=state,
+        limits=limits,
+        is_set_up=is_set_up,
+        is_finished=is_whole and state is not None and state.finished == limits,
+    )
+
+
+def check_directory(directory: Path):
+    """Raises an error unless a directory is new, empty, or that of a run."""
+    try:
+        # TensorFlow and HDF5 need UTF-8.
+        os.path.abspath(directory).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            "The name of a run's directory must be UTF-8: use a UTF-8 locale, such "
+            f"as LC_ALL=C.UTF-8. Received: {ascii(str(directory))}"
+        ) from error
+    missing = _missing(directory)
+    if not missing:
+        return
+    if any((directory / name).is_dir() for name in ("states", "checkpoints")):
+        raise FileExistsError(
+            f"{directory} holds the weights of a run that has lost "
+            f"{' and '.join(missing)}: bring that back to resume it, or choose "
+            "another directory."
+        )
+    names = {path.name for path in directory.glob("*")} - _LEFT
+    if directory.is_file() or any(not n.startswith(".partial-") for n in names):
+        check_new_directory(directory)
+
+
+def _missing(directory):
+    """Returns the names of what a run that was set up has, and this one has not."""
+    return [name for name in _BEGUN if not (directory / name).exists()]
+
+
+def _newest_state(states, limits, is_whole, console):
+    """Returns the newest state, or the one before if its checkpoint was lost.
+
+    The state before makes it anew. Says which other checkpoints, needed at the end,
+    were lost. A run that has its model needs none.
+    """
+    directory = states.directory.parent
+    if _missing(directory):
+        return states.latest(console)
+    options = RunConfig.load(directory / "config.json").training
+    newest = None
+    for state in states.intact(console):
+        if is_whole and state.finished == limits:
+            return state
+        newest = newest or state
+        own = checkpoint_path(directory / "checkpoints", state.step)
+        rows = rows_to_average(state.history, options)
+        needed = [checkpoint_path(own.parent, row["step"]) for row in rows]
+        lost = [path for path in needed if not can_be_opened(path)]
+        if own not in lost:
+            # The end of a run removes what the state before it would need.
+            told = [path for path in lost if path.exists() or state is newest]
+            for path in told:
+                what = "the final weights may have to do without it"
+                say(console, f"warning: {path} {_LOST}; {what}")
+            return state
+        say(console, f"warning: {own} {_LOST}; trying the state before it")
+    return newest
+
+
+def _described(job):
+    """Returns data.json of a new run: digests of the text, and what else it is of."""
+    data = {
+        "training": job.text.fingerprint(),
+        "validation": job.validation and job.validation.fingerprint(),
+    }
+    for kind, part in (("optimizer", job.optimizer), ("loss", job.loss)):
+        if part is not None:
+            words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
+            # Keras numbers names within a process.
+            data[kind] = re.sub(r'"name": "\w*", ', "", words)
+    if job.model is not None:
+        data["model"] = getattr(job.model, "__qualname__", repr(type(job.model)))
+    if job.init is not None:
+        is_made = isinstance(job.init, Translator)
+        # One name for one directory, whatever links lead to it.
+        data["init"] = "a `Translator`" if is_made else os.path.realpath(job.init)
+    if job.command is not None:
+        data["command"] = job.command
+    return data
+
+
+def _pair_of(given):
+    """Returns the pair of the argument `tokenizers`, or `None`."""
+    if given is None or isinstance(given, TokenizerPair):
+        return given
+    return TokenizerPair.of(*(given if isinstance(given, tuple | list) else (given,)))
+
+
+def _resumed(
+    directory: Path, config: RunConfig, data: dict[str, Any]
+) -> tuple[RunConfig, dict[str, Any]]:
+    """Returns options and data with what the run chose when it began.
+
+    Raises `ValueError` if text, options, optimizer, loss, model or `init` changed.
+    """
+    path = directory / DATA
+    was = read_json(path)
+    if not {"training", "validation", "planned_updates"} <= was.keys():
+        raise ValueError(f"{path} is damaged: a part is missing")
+    begun = RunConfig.load(directory / "config.json")
+    given = _flat(config)
+    had = _flat(begun)
+    chosen = {name: had[name] for name in _CHOSEN if given[name] is None}
+    config = config.with_options(**chosen).fitted_to(was["planned_updates"])
+    problem = None
+    if differing := _differing(config, begun.given(), _CHANGEABLE):
+        allowed = ", ".join(sorted(_CHANGEABLE))
+        problem = f"other options: {differing}. Only these may change: {allowed}"
+    for part in ("validation", "training"):
+        if was[part] != data[part]:
+            problem = f"other {part} data: its lines differ from the given ones"
+    for part in ("optimizer", "loss", "model"):
+        if was.get(part) != data.get(part):
+            problem = f"another {part}: {was.get(part) or 'that of its options'}"
+    if "init" in data and data["init"] != was.get("init"):
+        weights = was.get("init", "random")
+        problem = f"other initial weights: {weights}"
+    if problem:
+        raise ValueError(
+            f"{directory} holds a run with {problem}. Give the same to resume it, "
+            "or choose another directory."
+        )
+    return config, was
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    """Returns the options of data, tokenizer and training by their names."""
+    sections = config.data, config.tokenizer, config.training
+    return {name: x for section in sections for name, x in vars(section).items()}
+
+
+def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -> str:
+    """Returns the options that differ from those in the sections of `other`."""
+    # The tokenizers determine the sizes of the vocabularies.
+    free = may_differ | {"source_vocabulary_size", "target_vocabulary_size"}
+    differing = []
+    for section, was in other.items():
+        now = getattr(config, section)
+        for name in was.given():
+            before = getattr(was, name)
+            after = getattr(now, name)
+            if name not in free and before != after:
+                differing.append(f"`{name}` is {after!r} and was {before!r}")
+    return "; ".join(differing)
+
+
+def _initial(init, name, config):
+    """Returns the translator whose weights a run begins with.
+
+    Raises `ValueError` if they do not fit the run's model and vocabulary.
+    """
+    if init is None:
+        raise ValueError(
+            f"The run began with the weights of {name} and has no state yet: "
+            "give that as `init` again. Received: none"
+        )
+    translator = init if isinstance(init, Translator) else Translator.load(init)
+    model = translator.model
+    check_transformer(model)
+    if any(layer.quantization_mode for layer in layers_within(model)):
+        raise ValueError(
+            "The model of `init` must not be quantised: use the one from before "
+            "`quantize`."
+        )
+    made = {"model": model.config, "tokenizer": translator.tokenizers.config}
+    if differing := _differing(config, made, _RATES):
+        raise ValueError(
+            f"Options of model and tokenizer must be those of {name}, whose weights "
+            f"the run begins with: {differing}. Leave them out or use "
+            f"`default_config`; only {', '.join(sorted(_RATES))} may differ."
+        )
+    return translator
+
+
+def _learned(job, config):
+    """Returns tokenizers learned from the text, and says where they differ in size."""
+    say(job.console, "learning the vocabulary")
+    budget = config.data.bad_line_budget
+    tokenizers = learn_tokenizers(job.text, config.tokenizer, budget)
+    asked = tokenizers.config.vocabulary_size
+    for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
+        why = "has no more" if found < asked else "needs one for each character"
+        words = f"learned {found:,} pieces, not {asked:,}: the text {why}"
+        say(job.console, words)
+    return tokenizers
+
+
+def _chosen(config, data):
+    """Returns the options with what a new run chooses: it keeps it on other devices."""
+    config = config.replace(data=with_device_defaults(config).data)
+    if config.training.average is not None:
+        return config
+    # Fine-tuning on few pairs soon learns them by heart.
+    can_choose = "init" in data and data["validation"] is not None
+    return config.with_options(average="best" if can_choose else "last")

@@ -1,0 +1,79 @@
+"""What a run will do and what is refused, found out by reading alone."""
+
+import dataclasses
+
+import keras
+import pytest
+from rich.console import Console
+
+from keras_transformer.text import open_pairs
+from keras_transformer.training.job import Job
+from keras_transformer.training.plan import check_directory, plan
+from tests import tiny_run
+
+
+def job(options=None, **asked):
+    given = {
+        "text": open_pairs(tiny_run.TRAIN),
+        "config": tiny_run.CONFIG.with_options(**options or {}),
+        "validation": open_pairs(tiny_run.VALID),
+        "console": Console(quiet=True),
+    }
+    return Job(**given | asked)
+
+
+def times(directory):
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def test_a_plan_of_a_finished_run_tells_where_it_goes_on_and_writes_nothing(
+    run_directory,
+):
+    before = times(run_directory)
+    asked = job()
+    found = plan(asked, run_directory)
+    assert found.is_set_up and found.is_finished and found.state.step == 12
+    # What the run chose when it began.
+    assert found.config.training.warmup_steps == 2
+    assert found.data["planned_updates"] == 12
+    longer = dataclasses.replace(asked, config=asked.config.with_options(epochs=4))
+    assert not plan(longer, run_directory).is_finished
+    assert times(run_directory) == before
+
+
+def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
+    found = plan(job(tokenizers=tiny_run.tokenizers()), tmp_path / "new")
+    assert (found.state, found.init) == (None, None)
+    assert not (found.is_set_up or found.is_finished)
+    assert found.config.training.average == "last"
+    assert found.config.model.target_vocabulary_size == 300
+    assert sorted(found.data) == ["training", "validation"]
+    assert not any(tmp_path.iterdir())
+
+
+REFUSED = {
+    "`model` makes its own weights": {"model": keras.Model, "init": "runs/en-de"},
+    "`model` .* leave out `init` and `freeze`": {
+        "model": keras.Model, "options": {"freeze": "encoder"}
+    },
+    "`optimizer` must be new.*built=False, ema_decay=0.9": {
+        "optimizer": keras.optimizers.SGD(), "options": {"ema_decay": 0.9}
+    },
+    "`patience` needs validation pairs": {
+        "validation": None, "options": {"patience": 1}
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_does_not_go_together_is_no_job(words):
+    with pytest.raises(ValueError, match=words):
+        job(**REFUSED[words])
+
+
+def test_a_run_that_has_lost_its_options_is_not_begun_anew(tmp_path):
+    for name in ("states", "tokenizer"):
+        (tmp_path / name).mkdir()
+    lost = "has lost config.json and data.json: bring that back"
+    with pytest.raises(FileExistsError, match=lost):
+        check_directory(tmp_path)
