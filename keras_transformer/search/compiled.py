@@ -60,7 +60,7 @@ class Compiled:
     def _compile(self, specs, variables, **options):
         """Returns the compiled function of the variables and the inputs given."""
 
-        def run(given):
+        def run(*given):
             given = iter(given)
             inputs = [None if spec is None else next(given) for spec in specs]
             return self._function(*inputs, **options)
@@ -126,7 +126,8 @@ def _on_tensorflow(run, model, specs):
         for spec in specs
         if spec is not None
     ]
-    graph = as_graph(lambda *given: run(given), signature)
+    # TensorFlow warns of one piece of code that many graphs trace; a partial is none.
+    graph = as_graph(functools.partial(run), signature)
     return lambda variables, given: graph(*given)
 
 
@@ -137,7 +138,7 @@ def _on_jax(run, model, specs):
     def compiled(values, given):
         pairs = zip(model.variables, values, strict=True)
         with keras.StatelessScope(pairs):
-            return run(given)
+            return run(*given)
 
     return lambda variables, given: compiled(_values_of(variables), given)
 
@@ -147,7 +148,7 @@ def _on_torch(run, model, specs):
 
     def without_gradients(variables, given):
         with torch.no_grad():
-            return run([ops.convert_to_tensor(x) for x in given])
+            return run(*[ops.convert_to_tensor(x) for x in given])
 
     return without_gradients
 

@@ -623,7 +623,7 @@ def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
     batch = inputs, ops.convert_to_tensor(targets), None, False
     expected, y_pred = loss_and_scores(without_logits(WithPenalty), *batch)
     assert isinstance(y_pred, TokenScores)
-    for module in ("losses", "exact_training.step"):
+    for module in ("nn.losses", "models.batch_step"):
         monkeypatch.setattr(f"keras_transformer.{module}.num_replicas", lambda: 3)
     loss, _ = loss_and_scores(without_logits(WithPenalty), *batch)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
