@@ -41,16 +41,20 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """Marks all cases of a test marked `one_case` but one as slow.
 
-    Which one it is, of those not marked slow anyway, hangs on the test's name: every
-    run has the same, and tests that share a list of cases try different ones.
-    `-m "slow or not slow"` runs all.
+    The mark may name the case. Otherwise which one it is, of those not marked slow
+    anyway, hangs on the test's name: every run has the same, and tests that share a
+    list of cases try different ones. `-m "slow or not slow"` runs all.
     """
     cases = collections.defaultdict(list)
     for item in items:
         if item.get_closest_marker("one_case") and not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for test, others in cases.items():
-        others.pop(zlib.crc32(test.encode()) % len(others))
+        place = zlib.crc32(test.encode()) % len(others)
+        named = others[0].get_closest_marker("one_case").args
+        if named:
+            (place,) = [i for i, x in enumerate(others) if f"[{named[0]}]" in x.nodeid]
+        others.pop(place)
         for item in others:
             item.add_marker("slow")
 

@@ -171,9 +171,11 @@ def test_fit_learns_the_batch_by_heart(case):
     assert after < 0.6 * before
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("captions")
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow's")
-def test_exports_equal_the_live_model_on_any_batch(case, rng, tmp_path):
+def test_exports_equal_the_live_model_on_any_batch(case, rng, tmp_path, request):
+    if "recurrent" in request.node.name:
+        pytest.skip("LiteRT lacks the lists of tensors of Keras' recurrent layers")
     import tensorflow as tf
     from ai_edge_litert.interpreter import Interpreter
 
@@ -183,12 +185,12 @@ def test_exports_equal_the_live_model_on_any_batch(case, rng, tmp_path):
     path = tmp_path / "model.tflite"
     model.export(path, format="litert", verbose=False)
     lite = Interpreter(str(path)).get_signature_runner()
-    names = [x.name for x in model.inputs]
     for rows in (slice(0, 1), slice(None)):
         inputs = keras.tree.map_structure(lambda x, r=rows: x[r], case.inputs)
         expected = numpy(model(inputs))
         assert_close(exported.serve(inputs), expected)
-        given = dict(zip(names, keras.tree.flatten(inputs), strict=True))
+        pairs = zip(model.inputs, keras.tree.flatten(inputs), strict=True)
+        given = {x.name: np.asarray(array, x.dtype) for x, array in pairs}
         (found,) = lite(**given).values()
         assert_close(found, expected)
 

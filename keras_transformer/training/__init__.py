@@ -5,13 +5,13 @@
 """
 
 from keras_transformer.training.averages import average_run, load_average
-from keras_transformer.training.compiled_model import (
+from keras_transformer.training.job import default_config
+from keras_transformer.training.report import read_summary, summary_lines
+from keras_transformer.training.run_model import (
     compiled_model,
     make_optimizer,
     split_by_default,
 )
-from keras_transformer.training.job import default_config
-from keras_transformer.training.report import read_summary, summary_lines
 from keras_transformer.training.train import dry_run, train
 
 __all__ = [

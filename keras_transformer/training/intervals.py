@@ -23,10 +23,10 @@ from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.nn.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import plural, say
 from keras_transformer.training.averages import save_checkpoint
-from keras_transformer.training.compiled_model import may_compile_later
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run
+from keras_transformer.training.run_model import may_compile_later
 from keras_transformer.training.state import State, capture, restore
 from keras_transformer.training.validation import Validation, without_progress
 

@@ -22,8 +22,8 @@ from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.text import TokenizerPair, learn_tokenizers
 from keras_transformer.training.averages import can_be_opened, checkpoint_path
-from keras_transformer.training.compiled_model import with_device_defaults
 from keras_transformer.training.job import Job, check_transformer
+from keras_transformer.training.run_model import with_device_defaults
 from keras_transformer.training.state import State, StateFiles
 from keras_transformer.training.validation import rows_to_average
 

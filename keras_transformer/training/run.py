@@ -21,11 +21,6 @@ from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say
 from keras_transformer.text import Corpus
 from keras_transformer.training.averages import checkpoint_path
-from keras_transformer.training.compiled_model import (
-    build_training_variables,
-    compiled_model,
-    with_device_defaults,
-)
 from keras_transformer.training.compiling import keep_compiled_steps
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
 from keras_transformer.training.job import Job
@@ -36,6 +31,11 @@ from keras_transformer.training.report import (
     report_model,
     report_resumed,
     run_facts,
+)
+from keras_transformer.training.run_model import (
+    build_training_variables,
+    compiled_model,
+    with_device_defaults,
 )
 from keras_transformer.training.state import State, StateFiles
 

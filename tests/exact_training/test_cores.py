@@ -140,7 +140,7 @@ def test_it_sets_the_threads_and_must_come_first():
     ),
 )
 def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, splits):
-    from keras_transformer.training import model
+    from keras_transformer.training import run_model as model
 
     calls = []
     for variable in model._THREADS:

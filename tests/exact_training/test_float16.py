@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.training.compiled_model import build_training_variables
+from keras_transformer.training.run_model import build_training_variables
 from keras_transformer.training.state import capture, restore
 from tests.exact_training.test_exact_training import (
     RATE,

@@ -15,7 +15,7 @@ from keras_transformer.training import compiling, report, state
 from keras_transformer.training.compiling import Waits
 from tests import tiny_run
 
-model = importlib.import_module("keras_transformer.training.compiled_model")
+model = importlib.import_module("keras_transformer.training.run_model")
 
 
 def corpus(*buckets):

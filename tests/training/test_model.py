@@ -12,14 +12,14 @@ from keras_transformer import RunConfig, TrainingConfig, Transformer, Transforme
 from keras_transformer.config import DataConfig
 from keras_transformer.nn.optimizers import TransformerSchedule
 from keras_transformer.training import compiled_model, make_optimizer, report
-from keras_transformer.training.compiled_model import (
+from keras_transformer.training.run_model import (
     freeze,
     with_device_defaults,
 )
 from tests import tiny_run
 from tests.reference import numpy_transformer as reference
 
-model = importlib.import_module("keras_transformer.training.compiled_model")
+model = importlib.import_module("keras_transformer.training.run_model")
 
 
 def rates(options, updates):

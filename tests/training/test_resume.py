@@ -26,7 +26,7 @@ from keras_transformer.training.state import StateFiles
 from tests import tiny_run
 from tests.tiny_run import KillAfter, Killed, assert_equal
 
-model = importlib.import_module("keras_transformer.training.compiled_model")
+model = importlib.import_module("keras_transformer.training.run_model")
 # Everything that has a state: dropout, accumulated gradients, moving averages.
 OPTIONS = {
     "epochs": 2, "save_every": 4, "gradient_accumulation_steps": 2, "ema_decay": 0.9,
