@@ -41,12 +41,12 @@ DOORS = {
     "training": 15733,
 }
 WHOLE = 124187
-# Switches of file. A walk may have 5 % more too: threads do not always meet alike.
+# Switches of file. The threads of `train` do not always meet alike: 261 or 262.
 WALKS = {
     "encoder_layer": 13,
     "fit": 72,
     "translate": 80,
-    "train_verb": 261,
+    "train_verb": 262,
 }
 
 NO_TOKENS = {
@@ -109,7 +109,7 @@ def walked():
 
 @pytest.mark.parametrize("name", WALKS)
 def test_a_walk_is_no_longer_than_it_was(walked, name):
-    assert switches(walked[name]) <= 1.05 * WALKS[name]
+    assert switches(walked[name]) <= WALKS[name]
 
 
 def switches(walk):
