@@ -22,7 +22,7 @@ from keras_transformer.apps import bulk, cli
 from keras_transformer.apps.serving import server
 from keras_transformer.config.layer_config import SublayerConfig
 from tests import tiny_run
-from tests.test_examples import load
+from tests.examples.test_examples import load
 
 # Layers.
 X, OTHER = np.ones((2, 5, 6), "float32"), np.ones((2, 7, 6), "float32")

@@ -16,7 +16,7 @@ from rich.console import Console
 import keras_transformer as kt
 from keras_transformer.training import train
 from keras_transformer.training.state import State, StateFiles
-from tests.layers.reference_weights import randomise
+from tests.nn.layers.reference_weights import randomise
 
 ROOT = Path(__file__).parents[1]
 _SUBJECTS = {"man": "Mann", "dog": "Hund", "bird": "Vogel", "bear": "Bär"}

@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_transformer.apps import cli
 from tests import tiny_run
-from tests.importers import foreign
+from tests.formats import foreign
 
 ROOT = Path(__file__).parents[2]
 # Commands that need an installation, Docker, a server or half an hour. Files named
-# after the examples run those, tests/serving the server, test_ray_data.py the workers.
+# after the examples run those, tests/apps/serving runs the server.
 NOT_RUN = (
     "python3 -m venv", "pip install", "docker compose ",
     "keras-transformer serve", "curl ", "cut ",

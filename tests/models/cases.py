@@ -13,7 +13,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from tests.layers.reference_weights import (
+from tests.nn.layers.reference_weights import (
     layer_weights_of,
     model_weights_of,
     randomise,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_transformer as kt
-from tests.layers.reference_weights import assert_close, randomise
 from tests.models.cases import CONFIG, stack_output
+from tests.nn.layers.reference_weights import assert_close, randomise
 
 PRE_NORM = CONFIG.replace(norm_first=True)
 BOTH_NORMS = pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from keras_transformer import (
 )
 from keras_transformer.testing import assert_cached_equals_uncached
 from tests import tiny_run
-from tests.layers.reference_weights import randomise
 from tests.models.cases import logits_expected
+from tests.nn.layers.reference_weights import randomise
 from tests.reference import numpy_transformer as reference
 
 VOCABULARY = dict(source_vocabulary_size=7, target_vocabulary_size=7)

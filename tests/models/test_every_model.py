@@ -13,13 +13,6 @@ from keras_transformer.testing import (
     assert_padding_invariant,
     assert_serializable,
 )
-from tests.layers.reference_weights import assert_close, randomise
-from tests.layers.round_trips import (
-    QUANTISES,
-    check_adapters,
-    check_quantised,
-    quantisations,
-)
 from tests.models.backends import BACKENDS, run_python
 from tests.models.cases import (
     A_ROW_A_CLASS,
@@ -28,6 +21,13 @@ from tests.models.cases import (
     LANGUAGE_VARIANTS,
     VARIANTS,
     with_property,
+)
+from tests.nn.layers.reference_weights import assert_close, randomise
+from tests.nn.layers.round_trips import (
+    QUANTISES,
+    check_adapters,
+    check_quantised,
+    quantisations,
 )
 from tests.reference import numpy_transformer as reference
 
@@ -319,7 +319,7 @@ def test_tests_of_layers_and_model_pass_on_every_backend(backend):
         "-q",
         "-p",
         "no:cacheprovider",
-        "tests/layers",
+        "tests/nn/layers",
         "tests/models/test_every_model.py",
         "tests/models/test_transformer.py",
     )

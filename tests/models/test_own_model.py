@@ -9,9 +9,9 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.models.own_model import OwnModel
 from tests import tiny_run
-from tests.export.test_identity import by_c_api, unhex
-from tests.layers.reference_weights import randomise
+from tests.formats.test_identity import by_c_api, unhex
 from tests.models.cases import random_language_model
+from tests.nn.layers.reference_weights import randomise
 from tests.tiny_run import KillAfter, Killed, assert_equal, last_state
 
 SEARCH = kt.DecodingConfig(beam_size=3, max_output_length=9, max_source_length=20)

@@ -8,7 +8,6 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.nn.layers import Residual
 from keras_transformer.testing import assert_cached_equals_uncached
-from tests.layers.reference_weights import assert_close, randomise
 from tests.models.cases import (
     IDS_IN,
     IDS_OUT,
@@ -23,6 +22,7 @@ from tests.models.cases import (
     random_language_model,
     random_model,
 )
+from tests.nn.layers.reference_weights import assert_close, randomise
 from tests.reference import numpy_transformer as reference
 
 LENGTHS = (SOURCE != 0).sum(axis=1).astype("int32")

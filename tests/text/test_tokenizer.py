@@ -12,7 +12,7 @@ import tokenizers as hf
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text import Tokenizer, TokenizerPair, learn_tokenizers
-from tests.export.test_saved_model import HUB_CORE, HUB_TEXT, violations
+from tests.formats.test_saved_model import HUB_CORE, HUB_TEXT, violations
 
 ENGLISH = [
     "A small house stands near the river.",

@@ -1,7 +1,7 @@
 """All uses of private names of Keras and TensorFlow, which a release may move.
 
 Each names the file and the function of Keras 3.15, KerasHub 0.32 or TensorFlow 2.21
-that it leans on; tests/kernels/test_keras_private.py tells which of them has moved.
+that it leans on; tests/nn/kernels/test_keras_private.py tells which of them has moved.
 """
 
 from __future__ import annotations

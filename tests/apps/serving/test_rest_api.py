@@ -1,0 +1,425 @@
+"""The contract with TensorFlow Serving, and the process: its start, log and end."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import tensorflow as tf
+from starlette.testclient import TestClient
+
+from keras_transformer.apps.serving import page_routes, serve, server
+from keras_transformer.apps.serving.rest_app import make_app
+from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.formats import ExportedTranslator
+from keras_transformer.search.strings import SIGNATURES
+from tests import tiny_run
+from tests.apps.serving.tiny_models import write_model
+
+URL = "/v1/models/tiny"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Versions 3 and 10 of a model, and one whose export has just begun."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    write_model(directory, 3)
+    shutil.copytree(directory / "3", directory / "10")
+    (directory / "11").mkdir()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def model(directory):
+    return ServedModel(directory / "3")
+
+
+@pytest.fixture(scope="module")
+def client(model):
+    app = make_app(model, "box")
+    return TestClient(app, "http://localhost", raise_server_exceptions=False)
+
+
+def predict(client, body, path=":predict"):
+    content = {"content" if isinstance(body, bytes) else "json": body}
+    return client.post(URL + path, **content)
+
+
+@pytest.mark.parametrize("path", ["", "/versions/3", "/versions/03"])
+def test_status_tells_the_version(client, path):
+    response = client.get(URL + path)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    status = {"error_code": "OK", "error_message": ""}
+    version = {"version": "3", "state": "AVAILABLE", "status": status}
+    assert response.json() == {"model_version_status": [version]}
+
+
+@pytest.mark.parametrize("path", ["/metadata", "/versions/3/metadata"])
+def test_metadata_tells_the_signatures(client, path):
+    answer = client.get(URL + path).json()
+    spec = {"name": "tiny", "signature_name": "", "version": "3"}
+    assert answer["model_spec"] == spec
+    signatures = answer["metadata"]["signature_def"]["signature_def"]
+    half = signatures["half"]
+    sizes = [{"size": "-1", "name": ""}, {"size": "2", "name": ""}]
+    assert half["inputs"] == {
+        "x": {
+            "dtype": "DT_FLOAT",
+            "tensor_shape": {"dim": sizes, "unknown_rank": False},
+            "name": half["inputs"]["x"]["name"],
+        }
+    }
+    assert half["method_name"] == "tensorflow/serving/predict"
+    assert "serving_default" in signatures
+
+
+KINDS = {"flag": True, "wide": 2**53 + 1, "exact": 0.1, "small": 7}
+KINDS_ANSWER = {"flag": False, "wide": -(2**53) - 1, "exact": 0.1, "small": 8}
+
+
+# The body but for the signature's name, which is at the end, and the answer.
+ANSWERS = [
+    ({"instances": ["ab", "ß"]}, {"predictions": ["AB", "SS"]}, None),
+    ({"instances": [{"text": "ab"}]}, {"predictions": ["AB"]}, None),
+    ({"inputs": ["ab"]}, {"outputs": ["AB"]}, None),
+    ({"inputs": {"text": ["ab"]}}, {"outputs": ["AB"]}, None),
+    ({"inputs": []}, {"outputs": []}, None),
+    ({"instances": ["ab"]}, {"predictions": ["AB"]}, ""),
+    ({"instances": [{"text": "ab", "times": 2}]},
+     {"predictions": [{"joined": "abab", "length": 4}]}, "repeat"),
+    ({"inputs": {"text": ["a"], "times": [3]}},
+     {"outputs": {"joined": ["aaa"], "length": [3]}}, "repeat"),
+    ({"instances": [[0.4, 3]]}, {"predictions": [[0.2, 1.5]]}, "half"),
+    ({"instances": [KINDS] * 2}, {"predictions": [KINDS_ANSWER] * 2}, "kinds"),
+    ({"inputs": [1.5, 2]}, {"outputs": {"y": [1.5, 2.0], "sum": 3.5}}, "total"),
+    ({"instances": ["ü", {"b64": "/wA="}]},
+     {"predictions": [{"b64": "w7w="}, {"b64": "/wA="}]}, "echo"),
+    ({"inputs": [7, 8]}, {"outputs": 7}, "first"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [":predict", "/versions/3:predict"])
+@pytest.mark.parametrize(("body", "expected", "name"), ANSWERS)
+def test_predict_answers_as_it_is_asked(client, body, expected, name, path):
+    signature = {} if name is None else {"signature_name": name}
+    response = predict(client, body | signature, path)
+    assert (response.status_code, response.json()) == (200, expected)
+    assert response.headers["content-type"] == "application/json"
+
+
+def test_not_a_number_goes_in_and_out_and_json_is_read_first(client):
+    body = b'{"signature_name": "half", "instances": [[NaN, -Infinity]]}'
+    assert predict(client, body).text == '{"predictions": [[NaN, -Infinity]]}'
+    # Before the model is looked up.
+    assert predict(client, b"{", "/versions/99:predict").status_code == 400
+
+
+PATHS = {
+    404: (
+        "GET /x", "GET /index.html", "GET /page/../rest_app.py", "POST /",
+        "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
+        "GET /v1/models/x", "GET /v1/models/x%20y", "GET /v1/models/x/metadata",
+        f"GET /v1/models/tiny/versions/{2**63 - 1}",
+        "GET /v1/models/tiny/versions/4/metadata", "POST /v1/models/x:predict",
+        "POST /v1/models/tiny/versions/4:predict",
+    ),
+    400: (
+        "GET /v1/foo", "GET /v1/models", "GET /v1/models/tiny/",
+        "GET /v1/models/tiny:predict", "GET /v1/models/a/b",
+        "GET /v1/models/tiny/versions/x", "GET /v1/models/tiny/labels/best",
+        "GET /v1/models/tiny/versions/3%0a", "GET /v1/models/tiny/metadata%0a",
+        "GET /v1/models/tiny/versions/\N{ARABIC-INDIC DIGIT THREE}",
+        f"GET /v1/models/tiny/versions/{2**63}",
+        f"GET /v1/models/tiny/versions/{'3' * 5000}",
+        f"GET /v1/models/tiny/versions/{'3' * 5000}/metadata",
+        f"POST /v1/models/tiny/versions/{'3' * 5000}:predict",
+        "POST /v1/models", "POST /v1/models/tiny", "POST /v1/models/tiny/metadata",
+        "POST /v1/models/tiny:PREDICT", "POST /v1/models/tiny:explain",
+        "POST /v1/models/tiny/labels/a%2Fb:predict", "POST /v1/models/tiny:classify",
+        "POST /v1/models/tiny:regress", "PUT /v1/models/tiny:predict",
+        "DELETE /v1/models/tiny", "BREW /v1/models/tiny",
+    ),
+    200: (
+        "POST /v1/models/%74iny:predict",
+        f"POST /v1/models/tiny/versions/{'0' * 5000}3:predict",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [(asked, status) for status, several in PATHS.items() for asked in several],
+)
+def test_paths_and_methods_have_their_status(client, asked, status):
+    response = client.request(*asked.split(), content=b'{"instances": ["a"]}')
+    assert response.status_code == status
+    assert list(response.json()) == ["predictions" if status == 200 else "error"]
+
+
+def test_the_page_and_its_files_come_with_a_strict_policy(client):
+    for path in page_routes.FILES:
+        response = client.get(path)
+        assert response.status_code == 200, path
+        assert (
+            response.headers.items()
+            >= {name.lower(): x for name, x in page_routes.HEADERS.items()}.items()
+        )
+        assert client.get(path, headers={"Host": "evil.example"}).status_code == 400
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    types = {"/": "text/html", "/style.css": "text/css", "/page.js": "text/javascript"}
+    for path, expected in types.items():
+        assert client.get(path).headers["content-type"].startswith(expected)
+    # Nothing of the page is asked for elsewhere, and the files are all there.
+    page = client.get("/").text
+    assert "http" not in page
+    names = re.findall(r'(?:src|href)="([^"]+\.\w+)"', page)
+    assert {f"/{name}" for name in names} < page_routes.FILES.keys() and len(names) == 3
+
+
+def test_the_page_is_told_what_there_is_to_ask(client, run_directory, tmp_path):
+    facts = client.get("/page.json").json()
+    assert (facts["name"], facts["version"], facts["examples"]) == ("tiny", 3, [])
+    assert facts["languages"] is None and "half" in facts["signatures"]
+    assert "access-control-allow-origin" not in client.get("/page.json").headers
+    translator = tiny_run.translator()
+    path = tmp_path / "tiny" / "1"
+    translator.export(path, run=run_directory, languages=("en", "de"))
+    app = make_app(ServedModel(path), "box")
+    facts = TestClient(app, "http://localhost").get("/page.json").json()
+    assert facts["signatures"] == sorted(SIGNATURES)
+    assert facts["languages"] == ["en", "de"]
+    assert facts["examples"] == [source for source, _ in tiny_run.VALID[:3]]
+
+
+ONE = {"instances": ["a"]}
+REFUSED = [
+    (b"", "must be JSON"), (b"{", "must be JSON"),
+    (ONE | {"signature_name": "x"}, "one of echo, first, half, "),
+    *(
+        (ONE | {"signature_name": name}, f"Received: {name!r}")
+        for name in (None, 0, 1, False, [], {}, ["half"])
+    ),
+    ({"instances": ["a", {"b64": "/wA="}]}, "`text[1]` must be UTF-8"),
+    ({"instances": [1]}, "`text[0]` must be of type string. Received: 1"),
+    ({"instances": [["a"]]}, "`text` must have the shape [None]"),
+    ({"inputs": [1, 2, 3], "signature_name": "first"}, "Received: [3]"),
+    ({"instances": [{"text": "a", "times": 0}], "signature_name": "repeat"},
+     "times must be positive"),
+    ({"instances": [1.0], "signature_name": "total"}, "use `inputs`"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED)
+def test_a_bad_body_is_told_in_words(client, body, message):
+    response = predict(client, body)
+    assert response.status_code == 400
+    assert message in response.json()["error"]
+    assert "Graph execution error" not in response.text
+
+
+STATUSES = {
+    tf.errors.ResourceExhaustedError: 429, tf.errors.NotFoundError: 404,
+    tf.errors.UnimplementedError: 501, tf.errors.InternalError: 500,
+    ZeroDivisionError: 500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "status"), STATUSES.items())
+def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, status):
+    def fail(**inputs):
+        is_of_tensorflow = issubclass(error, tf.errors.OpError)
+        raise error(None, None, "broken") if is_of_tensorflow else error("broken")
+
+    monkeypatch.setattr(model.signatures["serving_default"], "_function", fail)
+    response = predict(client, {"instances": ["a"]})
+    assert response.status_code == status
+    assert "broken" in response.json()["error"]
+
+
+def test_a_large_request_is_cut_and_answered_as_one(client):
+    """And short texts together: the longest is alone here."""
+    body = {"inputs": ["abc"] + ["a"] * 64, "signature_name": "letters"}
+    outputs = predict(client, body).json()["outputs"]
+    assert outputs["rows"] == [1] + [32] * 64
+    assert outputs["letters"] == [["a", "b", "c"]] + [["a", "", ""]] * 64
+    assert outputs["count"] == [3] + [1] * 64
+    # A signature without rows in its outputs runs whole.
+    body = {"inputs": [1.0] * 40, "signature_name": "total"}
+    assert predict(client, body).json()["outputs"]["sum"] == 40
+
+
+def test_a_request_holds_no_more_rows_than_the_written_parameters_allow(directory):
+    """And an answer comes in time, or not at all."""
+    parameters = directory / "batching_parameters.txt"
+    parameters.write_text(
+        "# max_batch_size { value: 9 }\nmax_batch_size { value: 3 }\n"
+    )
+    try:
+        app = make_app(ServedModel(directory / "3"), "box", seconds=0.01)
+    finally:
+        parameters.unlink()
+    client = TestClient(app, "http://localhost", raise_server_exceptions=False)
+    response = predict(client, {"instances": ["a"] * 4})
+    assert response.status_code == 400
+    assert "at most 3 rows, `max_batch_size` in" in response.json()["error"]
+    late = {"instances": [60_000], "signature_name": "spin"}
+    response = predict(client, late)
+    assert response.status_code == 504
+    assert response.json() == {"error": "There is no answer after 0.01 s."}
+    app.state.seconds = 60.0
+    assert predict(client, {"instances": ["a"] * 3}).status_code == 200
+
+
+def test_a_client_that_hangs_up_is_no_failure_of_the_server(model):
+    """Otherwise the log gets a traceback."""
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}]
+    messages = iter([*parts, {"type": "http.disconnect"}])
+    scope = {
+        "type": "http", "method": "POST", "path": f"{URL}:predict", "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    answered = []
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        answered.append(message)
+
+    asyncio.run(make_app(model, "box")(scope, receive, send))
+    assert answered[0]["status"] == 499
+
+
+def empty(path):
+    (path / "saved_model.pb").write_bytes(b"")
+
+
+def halve(path):
+    file = path / "saved_model.pb"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty_variables(path):
+    (path / "variables" / "variables.index").write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [empty, halve, empty_variables])
+def test_a_damaged_saved_model_is_named(directory, tmp_path, damage):
+    path = shutil.copytree(directory / "3", tmp_path / "tiny" / "1")
+    damage(path)
+    for load in (ServedModel, ExportedTranslator):
+        with pytest.raises(ValueError, match=f"{path} cannot be loaded: it is damaged"):
+            load(path)
+
+
+def test_another_saved_model_is_no_translator(directory):
+    with pytest.raises(ValueError, match="must be an export.* the signatures echo, "):
+        ExportedTranslator(directory / "3")
+
+
+def test_a_version_or_the_latest_of_all_is_served(directory, monkeypatch):
+    assert server._version_of(directory) == directory / "10"
+    for version in ("3", "10"):
+        assert server._version_of(directory / version) == directory / version
+    monkeypatch.chdir(directory / "3")
+    assert server._version_of(server.Path(".")).samefile(directory / "3")
+    assert server._version_of(server.Path("..")) == server.Path("../10")
+
+
+LOCAL = "127.0.0.1"
+# The name it listens at, those of the requests that it answers, and of others.
+HOSTS = [
+    (LOCAL, ("LocalHost:1", "127.0.0.1:8501", "[::1]:8501"),
+     ("evil.example:8501", "localhost.evil.example", "evil.example@localhost",
+      "192.168.0.1")),
+    ("box", ("BOX:8501",), ("[::1", "")), ("fe80::1", ("[fe80::1]",), ()),
+    ("0.0.0.0", ("anything.example",), ()), ("::", ("anything.example",), ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("own_name", "good", "bad"), HOSTS)
+def test_only_names_of_this_machine_are_answered(model, own_name, good, bad):
+    client = TestClient(make_app(model, own_name), "http://localhost")
+    for host in good + bad:
+        response = client.get(URL, headers={"Host": host})
+        assert response.status_code == (200 if host in good else 400), host
+        assert ("AVAILABLE" in response.text) == (host in good)
+
+
+# The process.
+
+PROGRAM = """
+import sys
+from keras_transformer.apps.serving import serve
+serve(sys.argv[1], port=0)
+print("returned")
+"""
+
+
+@contextlib.contextmanager
+def process(directory):
+    """Gives a server's process and its URL."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for line in started.stderr:
+            if match := re.search(r"(http://127\S+) \(Ctrl-C ends it\)", line):
+                break
+        else:
+            pytest.fail("the server did not start")
+        yield started, match[1]
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "end"),
+    [
+        (signal.SIGINT, 0, "returned\n"),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, end):
+    with (
+        process(directory) as (started, url),
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+    ):
+        versions = httpx.get(url).json()["model_version_status"]
+        assert [version["version"] for version in versions] == ["10"]
+        body = {"instances": [400_000], "signature_name": "spin"}
+        answer = threads.submit(httpx.post, url + ":predict", json=body, timeout=60)
+        time.sleep(0.3)
+        assert not answer.done()
+        started.send_signal(number)
+        assert answer.result().json() == {"predictions": [400_000]}
+        output, _ = started.communicate(timeout=60)
+        assert started.returncode == status
+        line, _, last = output.rpartition(' HTTP/1.1" 200 OK\n')
+        assert line.endswith('"POST /v1/models/tiny%3Apredict') and last == end
+
+
+def test_an_address_that_is_taken_and_a_missing_extra_are_named(directory, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=f"Cannot listen on 127.0.0.1:{port}: Addr"):
+            serve(directory, port=port)
+    with pytest.raises(FileNotFoundError, match="must be a version, NAME/1, or hold"):
+        serve(directory / "11")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ImportError, match=r'pip install "\.\[serve\]"` in a clone'):
+        serve(directory)

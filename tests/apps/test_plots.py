@@ -1,0 +1,297 @@
+"""Pictures: their values, tokens and curves; what all layers attend to; the verb."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from matplotlib.figure import Figure
+from PIL import Image
+
+from keras_transformer import RunConfig, Translator, plots
+from keras_transformer.apps import cli
+from keras_transformer.apps.plots.piece_labels import labels_of
+from tests import tiny_run
+from tests.nn.layers.reference_weights import model_weights_of
+from tests.reference import numpy_transformer as reference
+
+QUERIES, KEYS = ["Guten", "Tag", "</s>"], ["▁a", "good", "$5", "$6", "</s>"]
+
+
+@pytest.fixture
+def weights(rng):
+    """Attention weights (2, 3, 5)."""
+    raw = rng.random((2, 3, 5))
+    return raw / raw.sum(axis=-1, keepdims=True)
+
+
+def drawn(figure):
+    """The image of the first axes and the labels of its axes."""
+    figure.canvas.draw()
+    ax = figure.axes[0]
+    labels = [[x.get_text() for x in a.get_ticklabels()] for a in (ax.xaxis, ax.yaxis)]
+    return np.asarray(ax.images[0].get_array()), *labels
+
+
+def test_attention_shows_the_weights_with_the_tokens_on_both_axes(weights):
+    image, keys, queries = drawn(plots.attention(weights[1], QUERIES, KEYS))
+    np.testing.assert_array_equal(image, weights[1])
+    assert keys == ["a", "good", "$5", "$6", "(end)"]
+    assert queries == ["Guten", "Tag", "(end)"]
+
+
+def test_attention_shows_one_head_or_the_mean_of_all(weights):
+    tensor = ops.convert_to_tensor(weights.astype("float32"))
+    for head, expected in ((1, weights[1]), (-2, weights[0])):
+        image = drawn(plots.attention(tensor, QUERIES, KEYS, head=head))[0]
+        np.testing.assert_allclose(image, expected, rtol=1e-6)
+    image = drawn(plots.attention(weights))[0]
+    np.testing.assert_allclose(image, weights.mean(axis=0))
+
+
+def test_every_head_has_axes_and_all_have_one_scale(weights):
+    figure = plots.attention_heads(weights, QUERIES, KEYS, title="layer $0$")
+    figure.canvas.draw()
+    for head, ax in enumerate(figure.axes[:2]):
+        np.testing.assert_array_equal(ax.images[0].get_array(), weights[head])
+        assert ax.images[0].get_clim() == (0, weights.max())
+        assert ax.get_title() == f"head {head}"
+    assert figure.get_suptitle() == "layer $0$"
+
+
+def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
+    figure = plots.attention(np.eye(4), [" ", "\n", "a\tb", "$x$"], title="$x$")
+    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$"]
+    assert figure.axes[0].get_title() == "$x$"
+
+
+LOG = """epoch,loss,masked_accuracy,val_bleu,val_loss
+1,3.5,0.25,,3.75
+2,1.5,0.5,12.5,2.25
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
+    return tmp_path
+
+
+def test_training_curves_come_from_the_log_of_a_run(run):
+    ax = plots.training_curves(run, ["loss"]).axes[0]
+    training, validation, best = (line.get_xydata().tolist() for line in ax.lines)
+    assert training == [[1, 3.5], [2, 1.5]]
+    assert validation == [[1, 3.75], [2, 2.25]]
+    assert best == [[2, 0], [2, 1]]  # From the bottom of the axes to their top.
+    assert ax.get_legend().get_texts()[2].get_text() == "best epoch: 2"
+    figure = plots.training_curves(run / "log.csv")
+    names = [ax.get_title() for ax in figure.axes if ax.get_visible()]
+    assert names == ["loss (nats a token)", "BLEU", "accuracy"]
+    assert figure.get_suptitle() == f"training of {run.name}"
+    assert np.isnan(figure.axes[1].lines[0].get_ydata()[0])
+
+
+def test_the_best_epoch_is_that_of_the_runs_monitor(run):
+    config = RunConfig().with_options(monitor="bleu")
+    (run / "config.json").write_text(config.to_json(), encoding="utf-8")
+    row = "3,1.5,0.5,11.5,2.0\n"
+    (run / "log.csv").write_text(LOG + row, encoding="utf-8")
+    labels = plots.training_curves(run, ["loss"]).axes[0].get_legend().get_texts()
+    assert labels[2].get_text() == "best epoch: 2"
+
+
+def test_training_curves_come_from_what_fit_returned():
+    history = keras.callbacks.History()
+    history.history = {"loss": [3.0, 2.0, 1.0], "val_loss": [4.0, 3.0, 2.0]}
+    ax = plots.training_curves(history).axes[0]
+    assert ax.lines[1].get_xydata().tolist() == [[1, 4], [2, 3], [3, 2]]
+
+
+SQUARE = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda ax: plots.attention(SQUARE, ax=ax),
+        lambda ax: plots.attention_heads(SQUARE[None], axes=[ax]),
+        lambda ax: plots.training_curves({"loss": [1.0]}, axes=ax),
+    ],
+)
+def test_every_picture_is_drawn_on_given_axes(draw):
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert draw(right) is figure
+    assert right.has_data() and not left.has_data()
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: plots.attention(np.ones(3)), "`weights` must have 2 or 3 axes"),
+        (lambda: plots.attention(SQUARE, ["a"]), "`queries` must be as many .* 1 tok"),
+        (lambda: plots.attention(SQUARE, None, ["a"]), "`keys` must be as many"),
+        (lambda: plots.attention(SQUARE[None], head=1), "`head` must be one of the 1"),
+        (lambda: plots.attention_heads(SQUARE), "`weights` must have 3 axes"),
+        (lambda: plots.attention_heads(np.ones((2, 1, 1)), axes=[]), "`axes` .* 2"),
+        (
+            lambda: plots.training_curves({"loss": [1]}, ["bleu"]),
+            "no 'bleu'. It has: l",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises(ValueError, match=message):
+        draw()
+
+
+def test_a_bad_log_is_named_with_its_line(tmp_path):
+    path = tmp_path / "other.csv"
+    path.write_text("epoch,loss\n0,1.0\n1,much\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"other.csv:3: could not convert .*'much'"):
+        plots.training_curves(path)
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="not the log of a training run"):
+        plots.training_curves(path)
+    with pytest.raises(FileNotFoundError):
+        plots.training_curves(tmp_path / "none")
+    for empty in ({}, {"epoch": [1]}):
+        with pytest.raises(ValueError, match="no quantity to draw"):
+            plots.training_curves(empty)
+
+
+# The attention of all layers for a sentence, and the verb that draws it.
+
+TEXT, TRANSLATION = "the old man sings.", "der alte Mann singt."
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return plots.sentence_attention(tiny_run.translator(), TEXT, TRANSLATION)
+
+
+def ids_of(tokenizer, text):
+    return [*tokenizer.tokenize([text])[0].numpy(), tokenizer.end_id]
+
+
+def test_tokens_are_those_that_the_model_reads_and_writes(seen):
+    tokenizers = tiny_run.tokenizers()
+    source, target = (
+        tokenizers.source.pieces(ids_of(tokenizers.source, TEXT)),
+        tokenizers.target.pieces(ids_of(tokenizers.target, TRANSLATION)),
+    )
+    assert (seen.source_tokens, seen.target_tokens) == (source, target)
+    assert seen.decoder_tokens == ["<s>", *target[:-1]]
+
+
+def test_weights_of_every_kind_agree_with_the_reference(seen):
+    tokenizers, model = tiny_run.tokenizers(), tiny_run.model()
+    source = np.array([ids_of(tokenizers.source, TEXT)])
+    target = np.array([[1, *ids_of(tokenizers.target, TRANSLATION)[:-1]]])
+    weights, heads = model_weights_of(model), model.config.num_heads
+    cross = reference.cross_attention_weights(source, target, weights, heads, 0)
+    np.testing.assert_allclose(seen.of("cross")[0], cross[0], atol=1e-5)
+    for kind, ids, side, mask in (
+        ("encoder", source, "source", None),
+        ("decoder", target, "target", reference.causal_mask(target.shape[1])),
+    ):
+        x = reference.positional_embedding(ids, weights[f"{side}_embeddings"])
+        attention = weights[f"{kind}_layers"][0]["self_attention"]
+        expected = reference.multi_head_attention(x, x, x, attention, heads, mask)[1]
+        np.testing.assert_allclose(seen.of(kind, 0)[0], expected[0], atol=1e-5)
+
+
+def test_without_a_translation_it_is_the_one_that_is_searched_for():
+    translator = tiny_run.translator()
+    seen = plots.sentence_attention(translator, TEXT)
+    alignment = translator.align([TEXT], per_head=True)[0]
+    assert seen.target_tokens == alignment.target_tokens
+    np.testing.assert_allclose(seen.of("cross")[0], alignment.attention, atol=1e-5)
+
+
+def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
+    model = tiny_run.model(decoder_self_attention="ssru")
+    translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
+    seen = plots.sentence_attention(translator, TEXT, TRANSLATION)
+    weights, targets, sources = seen.of("cross")
+    assert weights.shape == (2, len(targets), len(sources))
+    with pytest.raises(ValueError, match="decoder's self-attention has no weights to"):
+        seen.of("decoder")
+
+
+def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
+    def seen_with(**options):
+        model = tiny_run.model(**options)
+        translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
+        return plots.sentence_attention(translator, TEXT, TRANSLATION)
+
+    seen = seen_with(attention="linear", attention_dropout_rate=0.0)
+    for kind in ("encoder", "decoder"):
+        with pytest.raises(ValueError, match=f"The {kind}'s self-attention has no"):
+            seen.of(kind)
+    seen.of("cross")
+    weights, *_ = seen_with(attention="local", attention_window=1).of("encoder")
+    far = np.abs(np.subtract.outer(*map(np.arange, weights.shape[1:]))) > 1
+    assert far.any() and not weights[:, far].any() and weights[:, ~far].all()
+
+
+def test_what_is_not_there_is_refused(seen):
+    with pytest.raises(ValueError, match="`kind` must be one of encoder, decoder, cr"):
+        seen.of("self")
+    with pytest.raises(ValueError, match="`layer` must be from -1 to 0. .*layer=1"):
+        seen.of("cross", 1)
+    with pytest.raises(ValueError, match="`text` must not be empty"):
+        plots.sentence_attention(tiny_run.translator(), " ")
+    recurrent = SimpleNamespace(model=keras.Sequential(), tokenizers=None)
+    with pytest.raises(ValueError, match="Only a `Transformer` .* a `Sequential`"):
+        plots.sentence_attention(recurrent, "A man.")
+
+
+def plot(*words):
+    return cli.main(["plot", *map(str, words)])
+
+
+def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
+    png, svg = tmp_path / "new" / "cross.png", tmp_path / "encoder.svg"
+    assert plot("attention", run_directory, TEXT, "--output", png) == 0
+    assert capsys.readouterr() == (f"{png}\n", "")
+    with Image.open(png) as image:
+        assert min(image.size) > 300
+    words = ["--of", "encoder", "--head", 1, "--layer", 0, "--translation", TRANSLATION]
+    assert plot("attention", run_directory, TEXT, *words, "--output", svg) == 0
+    assert svg.read_text(encoding="utf-8").rstrip().endswith("</svg>")
+
+
+def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
+    output = tmp_path / "training.png"
+    assert plot("training", run_directory, "--metrics", "loss", "--output", output) == 0
+    assert output.is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["training", ".", "--output", "a.doc"], "must end with the name of a kind"),
+        (["training", "none", "--output", "a.png"], "none: No such file"),
+        (
+            ["attention", ".", "a", "--output", "a.png"],
+            ". holds no trained translator: model.keras",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_verb_reports_errors_in_one_line(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert plot(*words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("keras-transformer: error: ") and message in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_of_pieces_have_no_marks():
+    pieces = ["<s>", "▁m", "en", "▁", "a_b", "</s>"]
+    assert labels_of(pieces) == ["(start)", "m", "en", " ", "a_b", "(end)"]
+    assert labels_of(["Two", "Ġm", "Ã¤", "n"]) == ["Two", "m", "ä", "n"]
+    assert labels_of(["talk", "##ing", "[SEP]"]) == ["talk", "ing", "(end)"]
+    assert labels_of(["▁a", "<0x41>", "<0xFF>"]) == ["a", "A", "\ufffd"]

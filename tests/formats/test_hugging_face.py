@@ -1,0 +1,186 @@
+"""Hugging Face's folders against the formulas in float64, and against its own model."""
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from keras_transformer.formats import import_hugging_face
+from tests.formats import foreign
+from tests.formats.foreign import ids_of, log_softmax, logits_of
+from tests.reference import numpy_marian
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("swish", [True, False])
+def test_the_logits_are_those_of_the_formulas(tmp_path, rng, tied, swish):
+    form = foreign.hugging_face_form(swish=swish)
+    tensors, pieces = foreign.write_hugging_face(tmp_path, rng, form, tied)
+    translator = import_hugging_face(tmp_path)
+    assert translator.model.config.tied_embeddings == ("three-way" if tied else "none")
+    sources = [rng.integers(2, len(pieces) - 1, n).tolist() for n in (5, 1, 3)]
+    targets = rng.integers(2, len(pieces) - 1, (3, 7))
+    found, raw = logits_of(translator, sources, targets.tolist(), pieces, pieces)
+    lengths = [len(row) + 1 for row in sources]
+    source = np.full((3, max(lengths)), 5)
+    for i, row in enumerate(sources):
+        source[i, : lengths[i]] = [*row, 0]
+    pad = len(pieces) - 1
+    tensors = {name: array.astype(np.float64) for name, array in tensors.items()}
+    expected = numpy_marian.teacher_forced(tensors, form, source, lengths, targets, pad)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    ours = ids_of(translator.tokenizers.target)
+    # Padding has its share of the probability, the start that equals it has none.
+    order = [ours[piece] for piece in pieces]
+    np.testing.assert_allclose(
+        log_softmax(raw)[..., order], log_softmax(expected), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("renormalizes", [True, False])
+def test_padding_gives_up_its_share_where_generate_renormalizes(
+    tmp_path, rng, renormalizes
+):
+    _, pieces = foreign.write_hugging_face(
+        tmp_path, rng, renormalize_logits=renormalizes, min_length=1, max_length=9
+    )
+    translator = import_hugging_face(tmp_path)
+    decoding = translator.config
+    assert (decoding.min_output_length, decoding.max_output_length) == (1, 8)
+    _, raw = logits_of(translator, [[3, 4]], [[5, 6]], pieces, pieces)
+    share = np.exp(log_softmax(raw))[..., ids_of(translator.tokenizers.target)["<pad>"]]
+    assert (share == 0).all() if renormalizes else (share > 0).all()
+
+
+MODELS = {
+    "swish, tied": dict(activation_function="swish"),
+    "relu, scaled": dict(activation_function="relu", scale_embedding=True),
+    "gelu, untied, deeper encoder": dict(
+        activation_function="gelu", encoder_layers=3, tie_word_embeddings=False,
+        share_encoder_decoder_embeddings=False, scale_embedding=True,
+    ),
+    "deeper decoder": dict(activation_function="swish", decoder_layers=3),
+}  # fmt: skip
+# Of the search, beside those that all of them have.
+GENERATION = {
+    "relu, scaled": dict(renormalize_logits=True),
+    "deeper decoder": dict(renormalize_logits=False, min_length=5, max_new_tokens=9),
+}
+
+
+def model_of_transformers(folder, name):
+    """A `MarianMTModel` with random weights in a folder, and its tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    _, pieces = foreign.write_hugging_face(folder, rng)
+    (folder / "model.safetensors").unlink()
+    pad = len(pieces) - 1
+    options = dict(
+        vocab_size=len(pieces),
+        decoder_vocab_size=len(pieces),
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        pad_token_id=pad,
+        decoder_start_token_id=pad,
+        eos_token_id=0,
+        forced_eos_token_id=None,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(7)
+    config = transformers.MarianConfig(**options | MODELS[name])
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for path, weight in model.named_parameters():
+            if weight.requires_grad and weight.ndim > 1:
+                # So that texts differ and do not repeat one piece.
+                weight.mul_(12.0 if "embed" in path or "shared" in path else 40.0)
+            elif weight.requires_grad:
+                weight.add_(torch.randn(weight.shape) * 0.2)
+        model.final_logits_bias.copy_(torch.randn(1, len(pieces)))
+        model.final_logits_bias[0, 0] += 1.0
+    model.generation_config = transformers.GenerationConfig(
+        num_beams=4,
+        length_penalty=0.8,
+        max_length=24,
+        bad_words_ids=[[pad]],
+        pad_token_id=pad,
+        eos_token_id=0,
+        decoder_start_token_id=pad,
+        early_stopping="never",
+        **GENERATION.get(name, {}),
+    )
+    model.save_pretrained(folder)
+    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    return torch, model, tokenizer, pieces
+
+
+@pytest.mark.one_case
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, name):
+    torch, model, tokenizer, pieces = model_of_transformers(tmp_path, name)
+    translator = import_hugging_face(tmp_path)
+    sources = [rng.integers(2, len(pieces) - 1, n).tolist() for n in (6, 1, 4)]
+    targets = rng.integers(2, len(pieces) - 1, (3, 7))
+    found, _ = logits_of(translator, sources, targets.tolist(), pieces, pieces)
+    pad = len(pieces) - 1
+    width = max(map(len, sources)) + 1
+    ids = torch.tensor([[*s, 0, *[pad] * (width - 1 - len(s))] for s in sources])
+    shifted = torch.tensor(np.concatenate([np.full((3, 1), pad), targets[:, :-1]], 1))
+    with torch.no_grad():
+        expected = model(
+            input_ids=ids, attention_mask=(ids != pad).long(), decoder_input_ids=shifted
+        ).logits.numpy()
+    if GENERATION.get(name, {}).get("renormalize_logits"):
+        expected[..., pad] = -1000.0  # No share: what the search there leaves of it.
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    words = [word for text in foreign.TEXTS[:4] for word in text.split()]
+    texts = [
+        " ".join(words[i] for i in rng.integers(0, len(words), n))
+        for n in rng.integers(1, 9, 200)
+    ]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    outputs = model.generate(**batch)
+    expected = tokenizer.batch_decode(outputs, skip_special_tokens=True)
+    # It leaves out the unknown piece.
+    found = [text.replace(" ⁇ ", "") for text in translator(texts)]
+    assert len(set(expected)) > 10
+    different = [i for i in range(200) if found[i].strip() != expected[i].strip()]
+    assert not different
+
+
+def test_texts_are_cut_as_by_the_vocabulary_and_the_sentencepiece_models(tmp_path, rng):
+    _, pieces = foreign.write_hugging_face(tmp_path, rng)
+    translator = import_hugging_face(tmp_path)
+    models = foreign.opus_models()
+    for side, model in models.items():
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        tokenizer = getattr(translator.tokenizers, side)
+        for text in [*foreign.TEXTS, "unknown: žluťoučký", "", "  two  spaces "]:
+            expected = [
+                piece if piece in pieces else "<unk>"
+                for piece in processor.encode(text, out_type=str)
+            ]
+            found = tokenizer.pieces(tokenizer.tokenize([text])[0].numpy())
+            # What the vocabulary lacks has an id of its own, with the unknown's row;
+            # what the model cannot cut is looked up in the vocabulary, as theirs is.
+            assert len(found) == len(expected)
+            assert [p if p in pieces else "<unk>" for p in found] == expected
+
+
+def test_a_target_language_is_one_id_at_the_start(tmp_path, rng):
+    foreign.write_hugging_face(tmp_path, rng)
+    tokenizer = import_hugging_face(tmp_path).tokenizers.source
+    plain = tokenizer.tokenize(["the old man"])[0].numpy().tolist()
+    texts = [">>deu<< the old man", ">>xyz<< the old man", "the old man", ">>deu<<"]
+    rows = [row.numpy().tolist() for row in tokenizer.tokenize(texts)]
+    language = ids_of(tokenizer)[">>deu<<"]
+    assert rows == [[language, *plain], [3, *plain], plain, [language]]
+    # In the midst of a text, and not ended, it is text.
+    for text in ["the >>deu<< man", ">>deu the old man"]:
+        assert language not in tokenizer.tokenize([text])[0].numpy()

@@ -1,0 +1,135 @@
+"""LiteRT exports: what is in them, every quantisation, and what cannot be one."""
+
+import hashlib
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.formats.litert import convert, export_litert
+from keras_transformer.formats.saved_model import signature
+from tests import tiny_run
+from tests.nn.layers.reference_weights import assert_close, randomise
+
+TEXTS = ["the old man sleeps.", "a bear", "the good dog runs. the big bird sings."]
+
+
+def test_the_description_tells_a_client_what_it_needs(lite_export):
+    description = json.loads((lite_export / "translator.json").read_text("utf-8"))
+    files = description.pop("files")
+    assert description == {
+        "format": "keras_transformer.litert.1",
+        "special_ids": {"pad_id": 0, "start_id": 1, "end_id": 2, "unknown_id": 3},
+        "tokenizers": {"source": "joint.model", "target": "joint.model"},
+        "max_source_length": 32,
+        "longest_output": 35,
+        "n_best": 3,
+        "search": json.loads(tiny_run.translator().config.to_json()),
+        "quantize": "none",
+        "languages": ["en", "de"],
+    }
+    assert set(files) == {"model.tflite", "joint.model"}
+    for name, digest in files.items():
+        assert hashlib.sha256((lite_export / name).read_bytes()).hexdigest() == digest
+    # Python keeps what it compiles beside translate.py.
+    paths = [path for path in lite_export.iterdir() if path.is_file()]
+    assert sorted(path.name for path in paths) == [
+        "joint.model", "model.tflite", "translate.py", "translation.py",
+        "translator.json",
+    ]  # fmt: skip
+
+
+def test_signatures_have_the_names_of_the_documentation_and_share_weights(lite_export):
+    found = Interpreter(str(lite_export / "model.tflite")).get_signature_list()
+    rows = [
+        line.split("|")[1].strip() for line in export_litert.__doc__.splitlines()
+        if line.strip().startswith("|") and line.split("|")[1].strip().isalpha()
+    ]  # fmt: skip
+    assert sorted(found) == sorted(set(rows) - {"signature"})
+    assert found["complete"]["inputs"] == [
+        "lengths", "prefix", "prefix_lengths", "source",
+    ]  # fmt: skip
+    assert found["nbest"]["outputs"] == ["ids", "scores"]
+    parameters = tiny_run.model().count_params() * 4  # bytes
+    size = (lite_export / "model.tflite").stat().st_size
+    # Six graphs of some 100 KB each; the weights once.
+    assert parameters < size < parameters + 900_000
+
+
+@pytest.mark.slow
+def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
+    live = tiny_run.translator()
+    half = kt.Translator(
+        live.model.with_dtype("bfloat16"), live.tokenizers, live.config
+    )
+    whole = kt.Translator(
+        half.model.with_dtype("float32"), live.tokenizers, live.config
+    )
+    lite = kt.LiteTranslator(half.export(tmp_path / "lite", "litert"))
+    assert lite(TEXTS) == whole(TEXTS)
+
+
+def predict(model):
+    """The signature of a model that a converter is given."""
+    ids = tf.TensorSpec([None, None], tf.int32)
+    return {"predict": signature(lambda ids: {"logits": model(ids)}, ids=ids)}
+
+
+def language_model(model_class=kt.LanguageModel, **options):
+    sizes = {"num_layers": 2, "d_model": 6, "d_ff": 7, "num_heads": 2}
+    return model_class(kt.LanguageModelConfig(vocabulary_size=29, **sizes | options))
+
+
+@pytest.mark.parametrize(
+    ("quantize", "share", "error"), [("float16", 0.65, 0.02), ("int8", 0.6, 0.3)]
+)
+def test_quantised_weights_take_less_and_answer_alike(quantize, share, error):
+    model = randomise(language_model(d_model=64, d_ff=256), np.random.default_rng(3))
+    content = convert(model, predict(model), quantize)
+    run = Interpreter(model_content=content).get_signature_runner("predict")
+    ids = np.array([[5, 9, 7, 12], [20, 4, 0, 0]], "int32")
+    found, expected = run(ids=ids)["logits"], ops.convert_to_numpy(model(ids))
+    # Of four bytes a weight, and of the graph.
+    assert len(content) < share * (4 * model.count_params() + 80_000)
+    assert 0 < np.abs(found - expected).max() < error * np.abs(expected).max()
+    with pytest.raises(RuntimeError, match="gather index out of bounds"):
+        run(ids=ids + 20)
+
+
+class RollingModel(kt.LanguageModel):
+    """A language model with an operation that LiteRT lacks."""
+
+    def call(self, inputs, training=None):
+        return ops.roll(super().call(inputs, training=training), 1, axis=1)
+
+
+def test_an_operation_that_lite_rt_lacks_is_named():
+    model = language_model(RollingModel)
+    message = "A RollingModel with these options cannot become a LiteRT .* lacks, Roll"
+    with pytest.raises(ValueError, match=message):
+        convert(model, predict(model))
+
+
+def tagger():
+    config = kt.EncoderConfig(num_layers=2, d_model=6, d_ff=7, num_heads=2)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    states = kt.EncoderStack(config)(kt.PositionalEmbedding(29, 6, pad_id=0)(ids))
+    return kt.ExactModel(ids, keras.layers.Dense(5)(states))
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("quantize", [False, True])
+def test_keras_itself_writes_any_other_model_for_any_size(tmp_path, rng, quantize):
+    model, path = randomise(tagger(), rng), tmp_path / "tagger.tflite"
+    optimizations = [tf.lite.Optimize.DEFAULT] if quantize else []
+    model.export(path, format="litert", verbose=False, optimizations=optimizations)
+    runner = Interpreter(str(path)).get_signature_runner()
+    for shape in ((2, 7), (3, 11)):
+        ids = rng.integers(3, 29, shape).astype("int32")
+        (logits,) = runner(ids=ids).values()
+        assert_close(logits, keras.ops.convert_to_numpy(model(ids)))

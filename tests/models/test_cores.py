@@ -1,0 +1,154 @@
+"""A batch in parts, side by side: the same update, logs and errors as in one."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_transformer as kt
+from keras_transformer.models import batch_step as step
+from tests.models.test_exact_training import (
+    assert_same,
+    change_of,
+    fit,
+    make_batch,
+    make_batches,
+    make_model,
+    poisoned,
+    state_of,
+)
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow alone has the parts"
+)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Sets their number; threads are set once a process, before all else."""
+    return lambda number: monkeypatch.setattr(step, "_num_parts", number)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("weighted", (False, True))
+@pytest.mark.parametrize(
+    "options", ({}, {"clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
+)
+def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighted):
+    # One update: of several, each makes the rounding of the one before larger.
+    batches = make_batches()[: options.get("gradient_accumulation_steps", 1)]
+    whole = make_model(**options)
+    expected = change_of(whole, batches, weighted)
+    expected_logs = whole.evaluate(*batches[0][:2], verbose=0, return_dict=True)
+    parts(2)
+    split = make_model(**options)
+    assert_same(change_of(split, batches, weighted), expected)
+    logs = split.evaluate(*batches[0][:2], verbose=0, return_dict=True)
+    assert logs == pytest.approx(expected_logs, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_parts_without_rows_and_without_targets(parts):
+    rng = np.random.default_rng(5)
+    batches = [make_batch(rng, 2, 4, 7, [7, 0])]
+    expected = change_of(make_model(), batches)
+    parts(3)
+    assert_same(change_of(make_model(), batches), expected)
+
+
+def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
+    parts(2)
+    model = make_model(nonfinite="skip")
+    (inputs, targets, weights), *_ = make_batches()
+    weights = weights.copy()
+    weights[-1] = np.inf
+    fit(model, [make_batches()[0]], weighted=True)
+    before = state_of(model)
+    fit(model, [(inputs, targets, weights)], weighted=True)
+    fit(model, [poisoned(make_batches()[0])], weighted=True)
+    assert model.nonfinite_batches == 2
+    for value, expected in zip(state_of(model), before, strict=True):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_parts_draw_dropout_of_their_own(parts):
+    import tensorflow as tf
+
+    from keras_transformer.models.batch_step import loss_and_scores
+    from keras_transformer.models.transformer import Transformer
+    from tests.models.test_exact_training import CONFIG
+
+    parts(2)
+    model = Transformer(CONFIG.replace(dropout_rate=0.5))
+    model.compile("sgd", kt.MaskedCrossentropy())
+    (source, target_in), target, _ = make_batches()[0]
+    source, target_in, target = (
+        np.repeat(a[:1], 2, axis=0) for a in (source, target_in, target)
+    )
+
+    @tf.function
+    def crossentropies():
+        inputs = tf.constant(source), tf.constant(target_in)
+        data = inputs, tf.constant(target), None
+        return loss_and_scores(model, *data, training=True)[1].crossentropy
+
+    first, second = crossentropies().numpy()
+    assert not np.allclose(first, second)
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_it_sets_the_threads_and_must_come_first():
+    first = run_python(
+        "import tensorflow as tf\n"
+        "from keras_transformer import split_batches_over_cores\n"
+        "from keras_transformer.models import batch_step as step\n"
+        "assert split_batches_over_cores(1) == 1 == step.num_parts()\n"
+        "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
+        "print(split_batches_over_cores(3), step.num_parts())\n"
+        "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
+        "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
+        "print(split_batches_over_cores(1), step.num_parts())\n"
+    )
+    assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
+    late = run_python(
+        "import tensorflow as tf\n"
+        "from keras_transformer import split_batches_over_cores\n"
+        "tf.constant(1.0) + 1.0\n"
+        "split_batches_over_cores(2)\n"
+    )
+    assert late.returncode != 0
+    assert "before anything is computed" in late.stderr
+
+
+@pytest.mark.parametrize(
+    ("available", "options", "splits"),
+    (
+        (2, {}, True),
+        (4, {"jit_compile": False}, True),
+        (1, {}, False),
+        (8, {}, False),
+        (2, {"jit_compile": True}, False),
+        (2, {"distribute": "mirrored"}, False),
+    ),
+)
+def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, splits):
+    from keras_transformer.training import run_model as model
+
+    calls = []
+    for variable in model._THREADS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(model, "available_cores", lambda: available)
+    monkeypatch.setattr(model, "split_batches_over_cores", lambda: calls.append(1))
+    model.split_by_default(kt.TrainingConfig(**options))
+    assert bool(calls) == splits
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
+    model.split_by_default(kt.TrainingConfig(**options))
+    assert bool(calls) == splits == len(calls)

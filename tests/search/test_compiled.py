@@ -1,0 +1,230 @@
+"""A search is compiled, few times, and finds what it finds uncompiled.
+
+Most of it is for JAX and PyTorch, where the tests run in a process of their own.
+"""
+
+import functools
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+import keras_transformer as kt
+from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.generator import Generator
+from keras_transformer.search.recorded import RecordedStep
+from keras_transformer.search.tokens import best_tokens
+from tests import tiny_run
+from tests.models.backends import run_python
+from tests.models.cases import random_language_model
+from tests.nn.layers.reference_weights import randomise
+
+BACKEND = keras.backend.backend()
+only_elsewhere = pytest.mark.skipif(
+    BACKEND == "tensorflow", reason="one graph takes all shapes"
+)
+TEXTS = ["the good bear runs.", "the big dog", "", "a"]
+BEGUN = ["der", "", "die", "ein"]
+
+numpy = ops.convert_to_numpy
+
+
+def translator(**options):
+    config = tiny_run.CONFIG.decoding.replace(**{"beam_size": 2, **options})
+    return kt.Translator(tiny_run.model(), tiny_run.tokenizers(), config)
+
+
+def uncompiled(monkeypatch):
+    """Makes all functions to come those that are given."""
+    plain = lambda self, *x, **options: self._function(*x, **options)  # noqa: E731
+    monkeypatch.setattr(Compiled, "__call__", plain)
+    monkeypatch.setattr(
+        RecordedStep,
+        "start",
+        lambda self, weights: functools.partial(
+            self._model.decode_step, weights=weights
+        ),
+    )
+
+
+def test_inputs_of_any_size_get_one_of_twelve_shapes(rng):
+    compiled, shapes = Compiled(None, tiny_run.model(), {0: 256, 2: 306}), set()
+    widths = (1, 32, 33, 64, 65, 128, 129, 256)
+    for batch, width, begun in itertools.product((0, 1, 2, 8, 9, 32), widths, widths):
+        source = rng.integers(1, 9, (batch, width))
+        prefix = rng.integers(1, 9, (batch, begun))
+        lengths = rng.integers(1, 9, batch)
+        padded = compiled._padded([source, lengths, prefix, np.array(0)])
+        shapes.add(tuple(x.shape for x in padded))
+        for x, given in zip(padded, (source, lengths, prefix), strict=False):
+            size = tuple(slice(count) for count in given.shape)
+            np.testing.assert_array_equal(x[size], given)
+            assert np.count_nonzero(x[:batch]) == given.size
+            assert batch == 0 or np.all(x[batch:] == x[batch - 1])
+    assert len(shapes) == 12
+    large = {compiled._rows_for(batch) for batch in (33, 200, 70, 256, 190)}
+    assert large == {64, 256}
+
+
+VERBS = {
+    "translate": lambda translator: translator.translate(TEXTS, n_best=2),
+    "complete": lambda translator: [translator.complete(TEXTS, BEGUN)],
+    "sample": lambda translator: [translator.sample(TEXTS, temperature=1.3, seed=5)],
+    "score": lambda translator: [translator.score(TEXTS, BEGUN)],
+    "align": lambda translator: [translator.align(TEXTS, per_head=True)],
+}
+
+
+@only_elsewhere
+@pytest.mark.one_case
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_a_verb_finds_what_it_finds_uncompiled(verb, monkeypatch):
+    found = sum(verb(translator()), [])
+    uncompiled(monkeypatch)
+    expected = sum(verb(translator()), [])
+    assert len(found) == len(expected) >= len(TEXTS)
+    for ours, theirs in zip(found, expected, strict=True):
+        for part, other in zip(ours, theirs, strict=True):
+            if isinstance(other, float | np.ndarray):
+                np.testing.assert_allclose(part, other, rtol=1e-4, atol=1e-6)
+            else:
+                assert part == other
+
+
+@only_elsewhere
+def test_batches_of_any_size_and_new_weights_compile_little(rng):
+    model = kt.Transformer(tiny_run.model().config)
+    greedy = tiny_run.CONFIG.decoding.replace(beam_size=1)
+    one = kt.Translator(model, tiny_run.tokenizers(), greedy)
+    texts = [source for source, _ in tiny_run.PAIRS]
+    for seed in (1, 2):
+        randomise(model, np.random.default_rng(seed))
+        expected = {text: one([text])[0] for text in texts[:3]}
+        order = rng.permutation(texts).tolist()
+        for one.batch_size in (1, 3, 17, 32):
+            found = dict(zip(order, one(order), strict=True))
+            assert {text: found[text] for text in expected} == expected
+        if seed == 1:
+            first = expected
+    assert first != expected
+    # Sources of at most 32 tokens have one width, in batches of 1, 8 and 32 rows.
+    variant = one.generator._searched.variant
+    assert variant.cache_info().misses == 3
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="jax.jit sees other variables")
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_a_quantised_model_is_compiled_again():
+    model = kt.Transformer(tiny_run.model().config)
+    randomise(model, np.random.default_rng(3))
+    rest = tiny_run.tokenizers(), tiny_run.CONFIG.decoding
+    translator = kt.Translator(model, *rest)
+    before = translator.translate(TEXTS[:1])
+    model.quantize("int8")
+    after = translator.translate(TEXTS[:1])
+    assert after == kt.Translator(model, *rest).translate(TEXTS[:1]) != before
+
+
+@only_elsewhere
+def test_a_language_model_compiles_once_for_texts_of_many_lengths():
+    language = random_language_model(np.random.default_rng(3), norm_first=True)
+    sampler, prompts = kt.LanguageSampler(language), np.array([[9, 4], [8, 3]])
+    long, short, none = (
+        numpy(sampler(prompts[:, :count], length, 0.0).ids)[:, 0]
+        for count, length in ((1, 9), (1, 4), (0, 15))
+    )
+    assert sampler._drawn.variant.cache_info().misses == 1
+    np.testing.assert_array_equal(short, long[:, :4])
+    assert long.shape[1] == 9 and none.shape[1] == 15
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="compiles nothing")
+def test_an_own_model_is_padded_only_if_that_changes_nothing():
+    def model(masked):
+        source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
+        embedded = keras.layers.Embedding(30, 8)(source)
+        if masked:
+            embedded *= ops.cast(ops.not_equal(source, 0), "float32")[..., None]
+        states = keras.layers.Embedding(30, 8)(target)
+        states += ops.sum(ops.tanh(embedded), axis=1, keepdims=True)
+        return keras.Model((source, target), keras.layers.Dense(30)(states))
+
+    config = kt.DecodingConfig(beam_size=1, max_output_length=4)
+    for masked, width in ((True, 32), (False, 3)):
+        if masked:
+            generator = Generator(model(masked), config)
+        else:
+            with pytest.warns(UserWarning, match="change with padding"):
+                generator = Generator(model(masked), config)
+        padded = generator._searched._padded([np.ones((1, 3)), None, None, np.array(0)])
+        assert padded[0].shape == (1, width)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="is XLA's")
+def test_xla_finds_the_best_tokens_without_sorting_the_vocabulary():
+    import jax
+
+    find = jax.jit(lambda logits: best_tokens(logits, 11))
+    assert " sort(" not in find.lower(np.ones((4, 500))).compile().as_text()
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="is PyTorch's")
+def test_a_recorded_step_is_the_step_to_the_bit_and_waits_once_a_token():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Waits(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += function is torch.ops.aten._local_scalar_dense.default
+            return function(*args, **(kwargs or {}))
+
+    model = tiny_run.model()
+    weights, parents = model.decoding_weights(), ops.zeros((2, 3), "int32")
+    recorded = RecordedStep(model).start(weights)
+    results = []
+    with torch.no_grad():
+        for step in (functools.partial(model.decode_step, weights=weights), recorded):
+            state = model.start_decoding(np.array([[5, 2], [7, 2]]), 4, 3)
+            for ids in ([1] * 6, [5, 6, 7, 8, 9, 5], [7] * 6):
+                logits, state = step(ops.convert_to_tensor(ids), parents, state)
+            results.append([logits, *keras.tree.flatten(state)])
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+    config = kt.DecodingConfig(beam_size=3, max_output_length=20, min_output_length=20)
+    generator = Generator(model, config)
+    generator.search(np.array([[5, 2]]))
+    with Waits() as waits:
+        generator.search(np.array([[5, 2]]))
+    assert waits.count <= 20 + 6
+
+
+ALL = "slow or not slow"
+
+
+@pytest.mark.parametrize(
+    ("backend", "cases"),
+    [
+        ("jax", "not slow"),
+        pytest.param("jax", ALL, marks=pytest.mark.slow),
+        pytest.param("torch", ALL, marks=pytest.mark.slow),
+    ],
+)
+def test_these_tests_pass_on_another_backend(backend, cases):
+    shortlist = "tests/search/test_shortlist.py::test_the_other_pieces_have_no_share"
+    files = [__file__] if cases != ALL else [__file__, f"{shortlist}[none-options1]"]
+    run_python(
+        backend,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        cases,
+        "-k",
+        "not another_backend",
+        *files,
+    )

@@ -1,0 +1,355 @@
+"""The translator: text to text as the generator goes from ids to ids; its scores."""
+
+import functools
+
+import numpy as np
+import pytest
+import sacrebleu
+import tensorflow as tf
+
+from keras_transformer import DecodingConfig, ExportedTranslator, Translator, evaluate
+from keras_transformer.search.generator import Generator
+from keras_transformer.text import Corpus
+from tests import tiny_run
+
+TEXTS = [
+    "the good bear runs.", "a", "the old man sings and the young bird sleeps.", "dog",
+    "the big dog",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return tiny_run.translator()
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    return tiny_run.translator(beam_size=1)
+
+
+def source_ids(translator, text):
+    """Pieces, cut so that the end token has a place, and the end token."""
+    pieces = translator.tokenizers.source.tokenize([text])[0].numpy()
+    return [*pieces[: translator.config.max_source_length - 1], 2]
+
+
+@functools.cache
+def generator_of(translator):
+    return Generator(translator.model, translator.config)
+
+
+def found_by_the_generator(translator, text, begun=()):
+    """The hypotheses (score, ids) of ids that `tests/search` checks, best first."""
+    source = np.array([source_ids(translator, text)], "int32")
+    prefix = (
+        (np.array([begun], "int32"), np.array([len(begun)], "int32")) if begun else ()
+    )
+    result = generator_of(translator).search(
+        source,
+        np.array([source.shape[1]], "int32"),
+        *prefix,
+        n_best=1 if begun else translator.config.beam_size,
+    )
+    rows = zip(result.scores[0], result.ids[0], result.lengths[0], strict=True)
+    return [(float(score), ids[:count].numpy().tolist()) for score, ids, count in rows]
+
+
+def to_text(translator, ids):
+    return translator.tokenizers.target.detokenize([ids])[0].numpy().decode()
+
+
+def pieces_of(translator, text):
+    return translator.tokenizers.target.tokenize([text])[0].numpy().tolist()
+
+
+def assert_same(found, expected, rel=1e-4):
+    """Compares translations: their texts, and nearly their scores."""
+    assert [t.text for t in found] == [t.text for t in expected]
+    scores = [t.score for t in expected]
+    np.testing.assert_allclose([t.score for t in found], scores, rtol=rel)
+
+
+def firsts(rows):
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("text", [TEXTS[0], TEXTS[3]])  # One ends, one is cut.
+def test_n_best_are_those_of_the_generator(translator, text):
+    expected = found_by_the_generator(translator, text)[:3]
+    found = translator.translate([text], n_best=3)[0]
+    assert [t.text for t in found] == [to_text(translator, i) for _, i in expected]
+    scores = [score for score, _ in expected]
+    np.testing.assert_allclose([t.score for t in found], scores, rtol=1e-4)
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("blank", ["", "   ", "\t", "\n", "\u3000"])
+def test_nothing_in_nothing_out(translator, blank):
+    assert translator.translate([blank], n_best=1) == [[("", 0.0, False)]]
+    assert translator([TEXTS[0], blank]) == [*translator([TEXTS[0]]), ""]
+    assert translator([]) == []
+
+
+def test_an_over_long_text_is_cut_at_max_source_length(greedy):
+    pieces = greedy.tokenizers.source.tokenize([TEXTS[2]])[0]
+    kept = greedy.tokenizers.source.detokenize([pieces[:31]])[0].numpy().decode()
+    assert len(pieces) > 32
+    assert TEXTS[2].startswith(kept)
+    [[cut]], [[whole]] = greedy.translate([TEXTS[2]]), greedy.translate([kept])
+    assert whole == cut._replace(truncated=False)
+    assert greedy.translate([kept]) != greedy.translate([kept[:-2]])
+
+
+def test_every_result_says_whether_a_text_was_cut(translator):
+    texts, prefixes = ["dog", TEXTS[2], "dog"], ["", "", "die alte " * 20]
+    source_is_cut, any_is_cut = [False, True, False], [False, True, True]
+    for expected, results in (
+        (source_is_cut, firsts(translator.translate(texts, n_best=2))),
+        (source_is_cut, translator.sample(texts)),
+        (source_is_cut, translator.align(texts)),
+        (any_is_cut, translator.complete(texts, prefixes)),
+        (any_is_cut, translator.score(texts, prefixes)),
+    ):
+        assert [result.truncated for result in results] == expected
+
+
+def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):
+    translator.save(tmp_path / "saved")
+    loaded = Translator.load(tmp_path / "saved")
+    assert loaded.config == translator.config
+    assert loaded.translate(TEXTS, 2) == translator.translate(TEXTS, 2)
+    other = DecodingConfig(beam_size=7)
+    assert Translator.load(tmp_path / "saved", other).config is other
+    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
+        "decoding.json", "model.keras", "tokenizer", "tokenizer.sha256"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["model.keras", "tokenizer", "decoding.json"])
+def test_loading_names_what_is_missing(tmp_path, missing):
+    for name in {"model.keras", "tokenizer", "decoding.json"} - {missing}:
+        (tmp_path / name).touch()
+    with pytest.raises(FileNotFoundError, match=f"translator: {missing} is missing"):
+        Translator.load(tmp_path)
+
+
+def test_learned_positions_must_reach_the_longest_output():
+    short, enough = (
+        tiny_run.model(positions="learned", max_positions=n) for n in (34, 35)
+    )
+    rest = tiny_run.tokenizers(), tiny_run.CONFIG.decoding
+    assert Translator(enough, *rest).config.max_source_length == 32
+    with pytest.raises(ValueError, match="35 tokens, max_positions=34"):
+        Translator(short, *rest)
+
+
+PREFIXES = ["der", "der Bär", "s", "", "Hund die", "ßß"]
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_completion_is_the_generators_with_the_prefix(beam_size):
+    translator = tiny_run.translator(beam_size)
+    texts = [*TEXTS, TEXTS[0]]
+    for text, prefix, found in zip(
+        texts, PREFIXES, translator.complete(texts, PREFIXES), strict=True
+    ):
+        begun = pieces_of(translator, prefix)
+        score, ids = found_by_the_generator(translator, text, begun)[0]
+        assert list(ids[: len(begun)]) == begun
+        assert found.text == to_text(translator, ids)
+        assert found.text.startswith(prefix)
+        assert found.score == pytest.approx(score, rel=1e-4)
+
+
+def test_without_a_prefix_it_completes_to_the_translation(translator):
+    found = translator.complete(TEXTS, [""] * len(TEXTS))
+    assert_same(found, firsts(translator.translate(TEXTS)), rel=1e-5)
+    found = translator.complete(["", "dog", " "], ["", "der", "die"])
+    assert found[0] == ("", 0.0, False)
+    assert found[2].text.startswith("die")
+    assert found[1].text == translator.complete(["dog"], ["der"])[0].text
+
+
+def test_a_prefix_beyond_the_longest_output_is_cut_and_one_token_follows(translator):
+    prefix = "die " + "der alte Bär schläft " * 20
+    *pieces, cut_off = pieces_of(translator, prefix)[: translator.config.longest_output]
+    found, other = translator.complete(["dog", TEXTS[0]], [prefix, "der"])
+    score, ids = found_by_the_generator(translator, "dog", pieces)[0]
+    assert len(ids) == translator.config.longest_output
+    assert ids[-1] != cut_off
+    assert found.text == to_text(translator, ids)
+    assert found.score == pytest.approx(score, rel=1e-4)
+    assert other.text == translator.complete([TEXTS[0]], ["der"])[0].text
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    "options", [{}, {"top_k": 5}, {"top_p": 0.8}, {"top_k": 7, "top_p": 0.9}], ids=str
+)
+def test_samples_are_those_of_the_generator(options):
+    config = tiny_run.CONFIG.decoding.replace(**options)
+    translator = Translator(tiny_run.model(), tiny_run.tokenizers(), config)
+    samples = translator.sample(TEXTS, temperature=1.5, seed=40)
+    generator = Generator(translator.model, translator.config)
+    for i, (text, found) in enumerate(zip(TEXTS, samples, strict=True)):
+        source = np.array([source_ids(translator, text)], "int32")
+        uniforms = tf.random.stateless_uniform(
+            [1, translator.config.longest_output],
+            tf.constant([40 + i, 0], tf.int64),
+            alg="philox",
+        )
+        lengths = np.array([source.shape[1]], "int32")
+        drawn = generator.sample(source, lengths, uniforms, np.array([1.5], "float32"))
+        ids = drawn.ids[0, 0, : int(drawn.lengths[0, 0])].numpy().tolist()
+        assert found.text == to_text(translator, ids)
+        assert found.score == pytest.approx(float(drawn.scores[0, 0]), rel=1e-4)
+
+
+def test_a_sample_without_temperature_is_the_greedy_translation(translator, greedy):
+    found = translator.sample(TEXTS, temperature=0.0, seed=3)
+    assert_same(found, firsts(greedy.translate(TEXTS)))
+
+
+def test_a_text_and_its_seed_alone_decide_a_sample(translator, monkeypatch):
+    together = translator.sample(TEXTS, temperature=1.5, seed=7)
+    assert translator.sample(TEXTS, temperature=1.5, seed=7) == together
+    with monkeypatch.context() as patch:
+        patch.setattr(translator, "batch_size", 2)
+        in_pairs = translator.sample(TEXTS, temperature=1.5, seed=7)
+    assert [t.text for t in in_pairs] == [t.text for t in together]
+    for i, text in enumerate(TEXTS):
+        (alone,) = translator.sample([text], temperature=1.5, seed=7 + i)
+        assert alone.text == together[i].text
+        assert alone.score == pytest.approx(together[i].score, rel=1e-4)
+    # Behind another text and among others, with the seed that it had.
+    (_, moved, *_) = translator.sample(["", TEXTS[2], *TEXTS], 1.5, seed=8)
+    assert moved.text == together[2].text
+
+
+def test_other_seeds_and_higher_temperatures_draw_other_texts(translator, greedy):
+    texts = [TEXTS[0]] * 20
+    drawn = {t.text for t in translator.sample(texts, temperature=1.5, seed=1)}
+    assert len(drawn) > 10
+    (cold,) = {t.text for t in translator.sample(texts, temperature=1e-9, seed=1)}
+    assert [cold] == greedy(texts[:1])
+    hot = [t.text for t in translator.sample(texts, temperature=1e9, seed=1)]
+    assert len(set(hot)) == 20
+    assert cold not in hot
+
+
+def test_an_infinite_temperature_draws_each_token_alike(translator, saved_model):
+    hot = translator.sample(TEXTS, temperature=1e9, seed=1)
+    assert translator.sample(TEXTS, temperature=np.inf, seed=1) == hot
+    exported = ExportedTranslator(saved_model).sample(TEXTS, np.inf, seed=1)
+    assert [t.text for t in exported] == [t.text for t in hot]
+
+
+def test_a_translator_says_what_it_holds(saved_model):
+    translator = tiny_run.translator()
+    size = translator.model.count_params()
+    expected = f"<Translator: Transformer of {size:,} parameters, <TokenizerPair: 300 "
+    assert repr(translator) == expected + "pieces>>"
+    exported = ExportedTranslator(saved_model)
+    assert repr(exported) == f"<ExportedTranslator: {saved_model}>"
+    with pytest.raises(TypeError, match="`texts` must be a sequence .* Received: 3"):
+        translator(3)
+    corpus = Corpus(tiny_run.TRAIN, translator.tokenizers)
+    batches = corpus.num_batches
+    words = f"<Corpus: 40 pairs, {batches} batches an epoch, no bad lines>"
+    assert repr(corpus) == words
+
+
+# Evaluation, against sacreBLEU's own functions.
+
+REFERENCES = [
+    "Der alte Mann schläft heute nicht.",
+    "Zwei Hunde laufen durch den Schnee.",
+    "Ein Vogel singt auf dem Baum vor dem Haus.",
+]
+TRANSLATIONS = [
+    "Der alte Mann schläft nicht.",
+    "Zwei Hunde rennen durch den Schnee.",
+    "ein Vogel singt auf dem Baum vor dem Haus",
+]
+PAIRS = [(f"sentence {i}", reference) for i, reference in enumerate(REFERENCES)]
+
+
+def translate(texts):
+    return [TRANSLATIONS[int(text.split()[1])] for text in texts]
+
+
+def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
+    scores = evaluate(translate, PAIRS)
+    bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
+    chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
+    lower = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], lowercase=True)
+    assert 20 < bleu.score < lower.score < 90
+    assert scores.lowercase_bleu == pytest.approx(lower.score, abs=1e-12)
+    assert scores.bleu == pytest.approx(bleu.score, abs=1e-12)
+    assert scores.chrf == pytest.approx(chrf.score, abs=1e-12)
+    assert scores.sentences == 3
+    end = f"version:{sacrebleu.__version__}"
+    assert (
+        scores.bleu_signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{end}"
+    )
+    signature = f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{end}"
+    assert scores.chrf_signature == signature
+    lines = str(scores).splitlines()
+    assert lines[0] == f"BLEU {scores.bleu:.2f}  {scores.bleu_signature}"
+    assert lines[1] == f"chrF {scores.chrf:.2f}  {scores.chrf_signature}"
+    assert lines[2].startswith("3 sentences in ")
+    # Progress is for terminals, and changes no score.
+    assert evaluate(translate, PAIRS, show_progress=True).bleu == scores.bleu
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_speed_is_that_after_the_first_call(monkeypatch):
+    """Of 600 sentences: the first call takes 80 seconds, the two others one each."""
+    clock, seconds = [0.0], [80.0, 1.0, 1.0]
+    name = "keras_transformer.training.evaluation.time.monotonic"
+    monkeypatch.setattr(name, lambda: clock[0])
+
+    def slow(texts):
+        clock[0] += seconds.pop(0)
+        return texts
+
+    scores = evaluate(slow, [("a", "a")] * 600)
+    assert (scores.seconds, scores.rate) == (82.0, (600 - 256) / 2)
+    assert str(scores).endswith("600 sentences in 82.0 s (172.0 sentences/s)")
+    seconds.append(80.0)
+    few = evaluate(slow, [("a", "a")])
+    assert few.rate is None
+    assert str(few).endswith("1 sentence in 80.0 s (start included)")
+
+
+def test_every_source_is_translated_once_and_in_order():
+    pairs = [(f"sentence {i}", f"reference {i}") for i in range(600)]
+    asked = []
+
+    def remember(texts):
+        asked.extend(texts)
+        return [text.replace("sentence", "reference") for text in texts]
+
+    assert evaluate(remember, iter(pairs)).sentences == 600
+    assert asked == [source for source, _ in pairs]
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r", "\u2028", "\x0b"])
+def test_the_output_has_one_line_a_sentence(tmp_path, breaks):
+    output = tmp_path / "new" / "translations.txt"
+    evaluate(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
+    assert output.read_bytes() == "a b\n\nü\n".encode()
+    assert [path.name for path in output.parent.iterdir()] == ["translations.txt"]
+
+
+def test_without_a_translator_or_a_pair_nothing_is_written(tmp_path):
+    def fail(texts):
+        raise RuntimeError("no translator")
+
+    with pytest.raises(RuntimeError, match="no translator"):
+        evaluate(fail, PAIRS, tmp_path / "translations.txt")
+    with pytest.raises(ValueError, match="no pairs"):
+        evaluate(translate, [], tmp_path / "translations.txt")
+    assert not list(tmp_path.iterdir())
