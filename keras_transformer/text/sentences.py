@@ -1,0 +1,164 @@
+"""A text cut into its sentences, and what stands between them.
+
+The rules are regular expressions that Python, JavaScript and TensorFlow (RE2) read
+alike. This file needs Python alone: a LiteRT export has a copy of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+# Characters that Unicode promises no text has.
+CUT, KEPT, END = "\ufdd0", "\ufdd1", "\ufdd2"
+MARKS = f"[{CUT}{KEPT}{END}]"
+# A sentence that is too long is cut after one of these.
+CLAUSE_MARKS = ",;:،؛—–"
+WIDE_CLAUSE_MARKS = "，、；："
+
+_SPACES = " \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
+_SPACE = f"[{_SPACES}]"
+_ANY_SPACE = f"[{_SPACES}{_BREAKS}]"
+# Of an item of a list, a quoted line or a speaker.
+_MARKER = f"(?:(?:[-–—*•·]|>+|[0-9]{{1,3}}[.)]){_SPACE}+)"
+# The end of a sentence, with the quotes and brackets that close there.
+_STOP = "[.!?…؟۔।॥]+[\"'”’“»«›‹)\\]}*_]*"
+# Its beginning: no small letter, since "Really?" he asks. goes on.
+_OPENING = f"(?:[-–—]{_SPACE}+)?(?:«{_SPACE}|[\"'“‘„‚«»‹›(\\[{{*_])*"
+_START = f"{_OPENING}(?:[\\p{{Lu}}\\p{{Lt}}\\p{{Lo}}\\p{{N}}]|[¿¡])"
+_NO_WORD = "(^|[^\\p{L}\\p{N}])"
+# A single capital is an initial, but not "I".
+_INITIAL = "[A-HJ-ZÀ-ÖØ-ÞА-Я]"
+# Of Chinese and Japanese, which have no space after a sentence.
+_WIDE_STOPS = "。！？｡"
+_WIDE_CLOSING = "”’」』）》】〉"
+_WIDE_OPENING = "[“‘「『（《【〈]"
+_WIDE_LETTER = "[\u3040-\u30ff\u3400-\u9fff]"
+_WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{_SPACES}{_BREAKS}{CUT}{END}]"
+# `KEPT` stands between two halves.
+SPACES_AT_A_CUT = (f"({_SPACE}*){KEPT}({_SPACE}*)", f"{CUT}\\1\\2{CUT}")
+
+# They stand before a name or a number, so no sentence ends with them.
+ABBREVIATIONS = tuple(
+    "Adm Capt Col Dr Dra Fr Frl Ft Gen Gov Hon Hr Hrn Lt Maj Messrs Mlle Mme Mr Mrs Ms "
+    "Mt Mx Pres Prof Rep Rev Sen Sgt Sr Sra Srta St Ud Uds Vd Vds approx bzw ca cf "
+    "evtl ggf inkl sog usw vgl vs zzgl".split()
+)
+_BEFORE_NUMBERS = (
+    "Abb|Abs|Apr|April|Art|Aug|Ch|Dec|Dez|Feb|Fig|Jan|Jul|Jun|Kap|Mar|No|Nos|Nov|Nr|"
+    "Nº|Núm|Oct|Okt|Sec|Sep|Sept|Vol|art|fig|no|nr|núm|p|pp|pág|vol"
+)
+_AFTER_ORDINALS = (
+    "Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|"
+    "Dezember|Jahrhundert"
+)
+
+
+def sentence_rules(abbreviations: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Patterns and what replaces them, in order; `\\p{...}` is a class of Unicode.
+
+    They mark with `CUT` where a text is cut, into a sentence, what follows it, the
+    next sentence, and so on.
+    """
+    words = "|".join(map(re.escape, sorted({*ABBREVIATIONS, *abbreviations})))
+    kept = f"\\1\\2{KEPT}"
+    cut = f"\\1{CUT}\\2{CUT}\\3"
+    initial = f"{_NO_WORD}({_INITIAL}\\.)", kept
+    return [
+        (
+            f"(^(?:{_ANY_SPACE}+{_MARKER}*|{_MARKER}+)"
+            f"|{_SPACE}*[{_BREAKS}]{_ANY_SPACE}*{_MARKER}*)",
+            f"{CUT}\\1{CUT}",
+        ),
+        (f"({_ANY_SPACE}*){END}", f"{CUT}\\1"),
+        (f"{_NO_WORD}((?:{words})\\.)", kept),
+        # Twice, since neighbours such as J.R. share a character.
+        initial,
+        initial,
+        (f"{_NO_WORD}((?:{_BEFORE_NUMBERS})\\.)({_SPACE}?[0-9])", f"{kept}\\3"),
+        (f"([0-9]\\.)({_SPACE}+(?:{_AFTER_ORDINALS}))", f"\\1{KEPT}\\2"),
+        (f"({_STOP})({_SPACE}+)({_START})", cut),
+        (f"([{_WIDE_STOPS}]+)({_SPACE}*)({_WIDE_REST})", cut),
+        (f"({_WIDE_LETTER}[?!]+)({_SPACE}*)({_WIDE_REST})", cut),
+        (f"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+)({_SPACE}*)({_WIDE_OPENING})", cut),
+        (KEPT, ""),
+    ]
+
+
+@functools.cache
+def _characters() -> dict[str, str]:
+    """The characters of the categories that rules name, as ranges of a class."""
+    ranges: dict[str, list[list[int]]] = {}
+    for code in range(0x32000):
+        category = unicodedata.category(chr(code))
+        for name in (category, category[0]):
+            known = ranges.setdefault(name, [])
+            if known and known[-1][1] == code - 1:
+                known[-1][1] = code
+            else:
+                known.append([code, code])
+    return {
+        name: "".join(f"{chr(first)}-{chr(last)}" for first, last in known)
+        for name, known in ranges.items()
+        if name in ("L", "N", "Lu", "Lt", "Lo")
+    }
+
+
+class SentenceSplitter:
+    """Cuts texts into sentences by `sentence_rules`.
+
+    Args:
+        rules: pairs of a pattern and what replaces it.
+
+    Example:
+
+    >>> splitter = SentenceSplitter(sentence_rules())
+    >>> splitter.split("Dr. Ho sees it.\\n\\nIs it red?")
+    ['Dr. Ho sees it.', '\\n\\n', 'Is it red?', '']
+    >>> splitter.halves("She came, but he, who had been ill, had left.")
+    ['She came, but he,', ' ', 'who had been ill, had left.']
+    """
+
+    def __init__(self, rules: Iterable[Sequence[str]]):
+        self.rules = [_compiled(*rule) for rule in rules]
+        self.spaces = _compiled(*SPACES_AT_A_CUT)
+
+    def split(self, text: str) -> list[str]:
+        """The first sentence, what follows it, the second sentence, and so on.
+
+        Together they are the text. A sentence is empty where a text begins with spaces.
+        """
+        marked = re.sub(MARKS, "", text) + END
+        for pattern, replacement in self.rules:
+            marked = pattern.sub(replacement, marked)
+        return marked.split(CUT)
+
+    def halves(self, sentence: str) -> list[str]:
+        """The first half of a sentence, what follows it, and the second half.
+
+        It is cut near its middle: after a mark of a clause, or else at a space, or
+        else between two characters.
+        """
+        size = len(sentence)
+
+        def value(place):
+            before, after = sentence[place - 1], sentence[place]
+            rank = int(after == " ")
+            if size <= 4 * place <= 3 * size:
+                rank += before in CLAUSE_MARKS and after == " "
+                rank += 2 * (before in WIDE_CLAUSE_MARKS)
+            return 2 * size * rank - abs(2 * place - size)
+
+        place = max(range(1, size), key=value)
+        pattern, replacement = self.spaces
+        marked = f"{sentence[:place]}{KEPT}{sentence[place:]}"
+        return pattern.sub(replacement, marked).split(CUT)
+
+
+def _compiled(pattern: str, replacement: str) -> tuple[re.Pattern, str]:
+    """A rule for Python, which has no classes of Unicode."""
+    known = re.sub(r"\\p\{(\w+)\}", lambda match: _characters()[match[1]], pattern)
+    return re.compile(known), replacement
