@@ -18,7 +18,12 @@ from keras import ops
 
 from keras_transformer.models.searchable import Searchable
 from keras_transformer.search.generator import Generator
+from keras_transformer.text.sentences import sentence_rules
+from keras_transformer.text.sentences_in_graph import sentences_of
 from keras_transformer.text.tokenizer_pair import TokenizerPair
+
+# Sentences of texts that are translated together.
+BATCH_SIZE = 32
 
 
 class _Tokens(NamedTuple):
@@ -56,6 +61,46 @@ class StringSearch:
         """Returns targets [B] as ids, cut to the longest."""
         return _ids_of(self.tokenizers.target, texts, self.generator.longest)
 
+    def sentences(self, texts):
+        """Returns sentences of texts [B], and what follows each: [B, None]."""
+        longest = self.generator.config.max_source_length
+        return sentences_of(
+            texts,
+            sentence_rules(),
+            lambda sentences: _ids_of(
+                self.tokenizers.source, sentences, longest
+            ).truncated,
+        )
+
+    def translations(self, sentences):
+        """Returns the best `translation` of each sentence [N], `score`, `truncated`."""
+        order = tf.argsort(tf.strings.length(sentences), stable=True)
+        ordered = tf.gather(sentences, order)
+
+        def add(start, known):
+            batch = ordered[start : start + BATCH_SIZE]
+            found = _first_of(nbest(self, batch, n_best=1))
+            joined = {
+                name: tf.concat([values, found[name]], axis=0)
+                for name, values in known.items()
+            }
+            return start + BATCH_SIZE, joined
+
+        nothing = {
+            "translation": tf.constant([], tf.string),
+            "score": tf.constant([], tf.float32),
+            "truncated": tf.constant([], tf.bool),
+        }
+        any_size = tf.TensorShape([None])
+        _, found = tf.while_loop(
+            lambda start, _: start < tf.size(sentences),
+            add,
+            [0, nothing],
+            shape_invariants=[tf.TensorShape([]), dict.fromkeys(nothing, any_size)],
+        )
+        places = tf.argsort(order)
+        return {name: tf.gather(values, places) for name, values in found.items()}
+
     def outputs(self, source, result, with_ids):
         """Returns the outputs of `nbest` from a `DecodingResult`."""
         ids = result.ids  # (B, n_best, T)
@@ -82,8 +127,26 @@ class StringSearch:
 
 
 def translate(search, text):
-    """Translates strings [B]: `translation` [B], `score` [B], `truncated` [B]."""
-    return _first_of(nbest(search, text, n_best=1))
+    """Translates texts [B] of any length, sentence by sentence.
+
+    Returns `translation` [B], `score` [B], the lowest of its sentences, `truncated`
+    [B]; and of the K sentences `sources`, `translations` and `scores` [B, K].
+    """
+    parts = search.sentences(text)
+    sources = parts[:, ::2]
+    found = {
+        name: sources.with_flat_values(values)
+        for name, values in search.translations(sources.flat_values).items()
+    }
+    both = found["translation"].flat_values + parts[:, 1::2].flat_values
+    return {
+        "translation": tf.strings.reduce_join(sources.with_flat_values(both), axis=1),
+        "score": tf.reduce_min(found["score"], axis=1),
+        "truncated": tf.reduce_any(found["truncated"], axis=1),
+        "sources": sources.to_tensor(),
+        "translations": found["translation"].to_tensor(),
+        "scores": found["score"].to_tensor(),
+    }
 
 
 def nbest(search, text, n_best=None, with_ids=False):
