@@ -11,7 +11,9 @@ of it that runs without keras_transformer:
 from __future__ import annotations
 
 import argparse
+import collections
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -22,7 +24,9 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
-else:  # Beside a copy of that file.
+    from keras_transformer.text.sentences import SentenceSplitter
+else:  # Beside copies of these files.
+    from sentences import SentenceSplitter
     from translation import TextTranslator, check_integer
 
 DESCRIPTION = "translator.json"
@@ -68,6 +72,7 @@ class LiteTranslator(TextTranslator):
         self.most = self.description["n_best"]
         if self.description["quantize"] == "int8":  # Weights cost less than caches,
             self.batch_size = 8  # which the loop copies at every token.
+        self._splitter = SentenceSplitter(self.description["sentence_rules"])
         self._source, self._target = (
             SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
@@ -85,6 +90,8 @@ class LiteTranslator(TextTranslator):
     ) -> dict[str, Any]:
         """As `TextTranslator.run`."""
         texts, *more = columns
+        if name == "serving_default":
+            return self._of_texts(texts)
         longest = self.description["longest_output"]
         sources, truncated = self._encoded(self._source, texts, "max_source_length")
         source = _padded(sources)
@@ -135,6 +142,30 @@ class LiteTranslator(TextTranslator):
             "target_tokens": [self._target.id_to_piece(ids) for ids in targets],
             "attention": attention if per_head else attention.mean(axis=1),
         }
+
+    def _of_texts(self, texts):
+        """Returns the outputs of texts of any number of sentences."""
+        longest = self.description["max_source_length"] - 1
+
+        def is_too_long(sentence):
+            return len(_ids_of(self._source, sentence)) > longest
+
+        parts = [self._splitter.split(text, is_too_long) for text in texts]
+        sentences = [sentence for row in parts for sentence in row[::2]]
+        found = iter(self._rows("nbest", {"texts": sentences}))
+        outputs = collections.defaultdict(list)
+        for row in parts:
+            best = [next(found) for _ in row[::2]]
+            translations = [one["translations"][0] for one in best]
+            scores = [one["scores"][0] for one in best]
+            whole = zip(translations, row[1::2], strict=True)
+            outputs["translation"].append("".join(itertools.chain(*whole)))
+            outputs["score"].append(min(scores))
+            outputs["truncated"].append(any(one["truncated"] for one in best))
+            outputs["sources"].append(row[::2])
+            outputs["translations"].append(translations)
+            outputs["scores"].append(scores)
+        return outputs
 
     def _encoded(self, processor, texts, longest):
         """Returns the ids of texts with the end token, and which texts were cut."""
@@ -219,7 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
         translator = LiteTranslator(Path(__file__).parent, options.threads)
         lines = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
         for number, line in enumerate(lines, start=1):
-            [[best]] = translator.translate([line])
+            [best] = translator.translate([line])
             print(" ".join(best.text.split("\n")), flush=True)  # noqa: T201
             if best.truncated:
                 what = "sentence" if options.texts else "line"

@@ -37,6 +37,8 @@ from keras_transformer.nn.kernels.keras_private import (
 )
 from keras_transformer.search import translation
 from keras_transformer.search.generator import Generator
+from keras_transformer.text import sentences
+from keras_transformer.text.sentences import sentence_rules
 
 QUANTIZATIONS = ("none", "float16", "int8")
 # The converter names an operation that LiteRT lacks in one of two ways.
@@ -123,6 +125,7 @@ def export_litert(
         (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
         shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
         shutil.copyfile(translation.__file__, temporary / "translation.py")
+        shutil.copyfile(sentences.__file__, temporary / "sentences.py")
         description = {
             "format": lite_translator.FORMAT,
             **describe(translator, temporary, quantize, languages),
@@ -203,6 +206,7 @@ def describe(
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.num_best,
+        "sentence_rules": sentence_rules(),
         "search": config.to_dict(),
         "quantize": quantize,
         "languages": None if languages is None else list(languages),

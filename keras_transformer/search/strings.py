@@ -67,9 +67,9 @@ class StringSearch:
         return sentences_of(
             texts,
             sentence_rules(),
-            lambda sentences: _ids_of(
-                self.tokenizers.source, sentences, longest
-            ).truncated,
+            lambda sentences: (
+                _ids_of(self.tokenizers.source, sentences, longest).truncated
+            ),
         )
 
     def translations(self, sentences):

@@ -13,12 +13,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
+class Sentence(NamedTuple):
+    """A sentence of a text, and its translation."""
+
+    source: str
+    translation: str
+    score: float  #: log-probability (nats) over length penalty
+
+
 class Translation(NamedTuple):
-    """A translation and its score: log-probability (nats) over length penalty."""
+    """A translation and its score: log-probability (nats) over length penalty.
+
+    That of a text has its sentences, and the lowest of their scores.
+    """
 
     text: str
     score: float
     truncated: bool  #: whether the source, or a prefix, was too long and was cut
+    sentences: tuple[Sentence, ...] = ()
 
 
 class Score(NamedTuple):
@@ -47,8 +59,9 @@ class TextTranslator:
     the same order. It raises `TypeError` unless texts are sequences of strings, and
     `ValueError` if these differ in length or a number is out of range.
 
-    A text longer than the longest source is cut, and the result is `truncated`. A text
-    of spaces only has an empty translation with score 0.
+    `translate` takes texts of any length, and every other method sentences: one that
+    is longer than the longest source is cut, and the result is `truncated`. A text of
+    spaces only has score 0.
 
     A subclass has `path`, `most`, the largest `n_best`, and `run`.
     """
@@ -67,12 +80,28 @@ class TextTranslator:
         """Returns the best translation of a text, or the list of those of texts."""
         if isinstance(texts, str):
             return self([texts])[0]
-        return [best[0].text for best in self.translate(texts)]
+        return [best.text for best in self.translate(texts)]
 
-    def translate(
-        self, texts: Sequence[str], n_best: int = 1
-    ) -> list[list[Translation]]:
-        """Returns up to `n_best` scored translations of each text, best first.
+    def translate(self, texts: Sequence[str]) -> list[Translation]:
+        """Returns the best translation of each text, of any number of sentences.
+
+        Each sentence is translated by itself. What stands between them, such as line
+        breaks and the marks of a list, stays as it is. A sentence longer than the
+        longest source is cut at a mark or a space, and its parts are translated.
+        """
+        results = []
+        for row in self._rows("serving_default", {"texts": texts}):
+            columns = row["sources"], row["translations"], row["scores"]
+            sentences = (
+                Sentence(source, translation, float(score))
+                for source, translation, score in zip(*columns, strict=True)
+                if source
+            )
+            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
+        return results
+
+    def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns up to `n_best` scored translations of each sentence, best first.
 
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
         finds none, the only translation is empty with score -inf.

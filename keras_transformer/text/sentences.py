@@ -9,14 +9,12 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from typing import Any
 
 # Characters that Unicode promises no text has.
 CUT, KEPT, END = "\ufdd0", "\ufdd1", "\ufdd2"
 MARKS = f"[{CUT}{KEPT}{END}]"
-# A sentence that is too long is cut after one of these.
-CLAUSE_MARKS = ",;:،؛—–"
-WIDE_CLAUSE_MARKS = "，、；："
 
 _SPACES = " \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
 _BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
@@ -25,7 +23,7 @@ _ANY_SPACE = f"[{_SPACES}{_BREAKS}]"
 # Of an item of a list, a quoted line or a speaker.
 _MARKER = f"(?:(?:[-–—*•·]|>+|[0-9]{{1,3}}[.)]){_SPACE}+)"
 # The end of a sentence, with the quotes and brackets that close there.
-_STOP = "[.!?…؟۔।॥]+[\"'”’“»«›‹)\\]}*_]*"
+_STOP = f"[.!?…؟۔।॥]+(?:{_SPACE}?»)?[\"'”’“»«›‹)\\]}}*_]*"
 # Its beginning: no small letter, since "Really?" he asks. goes on.
 _OPENING = f"(?:[-–—]{_SPACE}+)?(?:«{_SPACE}|[\"'“‘„‚«»‹›(\\[{{*_])*"
 _START = f"{_OPENING}(?:[\\p{{Lu}}\\p{{Lt}}\\p{{Lo}}\\p{{N}}]|[¿¡])"
@@ -38,8 +36,6 @@ _WIDE_CLOSING = "”’」』）》】〉"
 _WIDE_OPENING = "[“‘「『（《【〈]"
 _WIDE_LETTER = "[\u3040-\u30ff\u3400-\u9fff]"
 _WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{_SPACES}{_BREAKS}{CUT}{END}]"
-# `KEPT` stands between two halves.
-SPACES_AT_A_CUT = (f"({_SPACE}*){KEPT}({_SPACE}*)", f"{CUT}\\1\\2{CUT}")
 
 # They stand before a name or a number, so no sentence ends with them.
 ABBREVIATIONS = tuple(
@@ -57,35 +53,46 @@ _AFTER_ORDINALS = (
 )
 
 
-def sentence_rules(abbreviations: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Patterns and what replaces them, in order; `\\p{...}` is a class of Unicode.
+def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
+    """How texts are cut, for JSON.
 
-    They mark with `CUT` where a text is cut, into a sentence, what follows it, the
-    next sentence, and so on.
+    Args:
+        abbreviations: More words, without their point, that end no sentence.
+
+    Returns:
+        A dictionary. "sentences" has patterns and what replaces them, in order, which
+        put `CUT` before and after what stands between two sentences; `\\p{...}` is a
+        class of Unicode. "halves" is such a rule for a sentence that is too long, with
+        `KEPT` where it is cut: after one of its "clause_marks" and a space, or after
+        one of its "wide_clause_marks".
     """
     words = "|".join(map(re.escape, sorted({*ABBREVIATIONS, *abbreviations})))
     kept = f"\\1\\2{KEPT}"
     cut = f"\\1{CUT}\\2{CUT}\\3"
-    initial = f"{_NO_WORD}({_INITIAL}\\.)", kept
-    return [
-        (
-            f"(^(?:{_ANY_SPACE}+{_MARKER}*|{_MARKER}+)"
-            f"|{_SPACE}*[{_BREAKS}]{_ANY_SPACE}*{_MARKER}*)",
-            f"{CUT}\\1{CUT}",
-        ),
-        (f"({_ANY_SPACE}*){END}", f"{CUT}\\1"),
-        (f"{_NO_WORD}((?:{words})\\.)", kept),
-        # Twice, since neighbours such as J.R. share a character.
-        initial,
-        initial,
-        (f"{_NO_WORD}((?:{_BEFORE_NUMBERS})\\.)({_SPACE}?[0-9])", f"{kept}\\3"),
-        (f"([0-9]\\.)({_SPACE}+(?:{_AFTER_ORDINALS}))", f"\\1{KEPT}\\2"),
-        (f"({_STOP})({_SPACE}+)({_START})", cut),
-        (f"([{_WIDE_STOPS}]+)({_SPACE}*)({_WIDE_REST})", cut),
-        (f"({_WIDE_LETTER}[?!]+)({_SPACE}*)({_WIDE_REST})", cut),
-        (f"([{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+)({_SPACE}*)({_WIDE_OPENING})", cut),
-        (KEPT, ""),
-    ]
+    before = f"{_ANY_SPACE}+{_MARKER}*|{_MARKER}+"
+    line_break = f"{_SPACE}*[{_BREAKS}]{_ANY_SPACE}*{_MARKER}*"
+    initial = f"{_NO_WORD}({_INITIAL}\\.)"
+    wide_closed = f"[{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+"
+    return {
+        "sentences": [
+            (f"(^(?:{before})|{line_break})", f"{CUT}\\1{CUT}"),
+            (f"({_ANY_SPACE}*){END}", f"{CUT}\\1"),
+            (f"{_NO_WORD}((?:{words})\\.)", kept),
+            # Twice, since neighbours such as J.R. share a character.
+            (initial, kept),
+            (initial, kept),
+            (f"{_NO_WORD}((?:{_BEFORE_NUMBERS})\\.)({_SPACE}?[0-9])", f"{kept}\\3"),
+            (f"([0-9]\\.)({_SPACE}+(?:{_AFTER_ORDINALS}))", f"\\1{KEPT}\\2"),
+            (f"({_STOP})({_SPACE}+)({_START})", cut),
+            (f"([{_WIDE_STOPS}]+)({_SPACE}*)({_WIDE_REST})", cut),
+            (f"({_WIDE_LETTER}[?!]+)({_SPACE}*)({_WIDE_REST})", cut),
+            (f"({wide_closed})({_SPACE}*)({_WIDE_OPENING})", cut),
+            (KEPT, ""),
+        ],
+        "halves": (f"({_SPACE}*){KEPT}({_SPACE}*)", f"{CUT}\\1\\2{CUT}"),
+        "clause_marks": ",;:،؛—–",
+        "wide_clause_marks": "，、；：",
+    }
 
 
 @functools.cache
@@ -111,7 +118,7 @@ class SentenceSplitter:
     """Cuts texts into sentences by `sentence_rules`.
 
     Args:
-        rules: pairs of a pattern and what replaces it.
+        rules: those of `sentence_rules`.
 
     Example:
 
@@ -122,19 +129,34 @@ class SentenceSplitter:
     ['She came, but he,', ' ', 'who had been ill, had left.']
     """
 
-    def __init__(self, rules: Iterable[Sequence[str]]):
-        self.rules = [_compiled(*rule) for rule in rules]
-        self.spaces = _compiled(*SPACES_AT_A_CUT)
+    def __init__(self, rules: dict[str, Any]):
+        self.rules = [_compiled(*rule) for rule in rules["sentences"]]
+        self.spaces = _compiled(*rules["halves"])
+        self.clause_marks = rules["clause_marks"]
+        self.wide_clause_marks = rules["wide_clause_marks"]
 
-    def split(self, text: str) -> list[str]:
+    def split(
+        self, text: str, is_too_long: Callable[[str], bool] = lambda sentence: False
+    ) -> list[str]:
         """The first sentence, what follows it, the second sentence, and so on.
 
         Together they are the text. A sentence is empty where a text begins with spaces.
+        What `is_too_long` says of a sentence is cut in halves until it no longer is, or
+        is a single character.
         """
         marked = re.sub(MARKS, "", text) + END
         for pattern, replacement in self.rules:
             marked = pattern.sub(replacement, marked)
-        return marked.split(CUT)
+        parts = marked.split(CUT)
+
+        def cut(sentence):
+            if len(sentence) < 2 or not is_too_long(sentence):
+                return [sentence]
+            first, between, second = self.halves(sentence)
+            return [*cut(first), between, *cut(second)]
+
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        return [part for sentence, space in pairs for part in (*cut(sentence), space)]
 
     def halves(self, sentence: str) -> list[str]:
         """The first half of a sentence, what follows it, and the second half.
@@ -148,8 +170,8 @@ class SentenceSplitter:
             before, after = sentence[place - 1], sentence[place]
             rank = int(after == " ")
             if size <= 4 * place <= 3 * size:
-                rank += before in CLAUSE_MARKS and after == " "
-                rank += 2 * (before in WIDE_CLAUSE_MARKS)
+                rank += before in self.clause_marks and after == " "
+                rank += 2 * (before in self.wide_clause_marks)
             return 2 * size * rank - abs(2 * place - size)
 
         place = max(range(1, size), key=value)

@@ -1,13 +1,15 @@
 /**
  * Text to text in the browser: SentencePiece, LiteRT.js and the exported model.
  *
- * It does what `keras_transformer.LiteTranslator` does in Python, for one sentence at a
- * time; translator.json says with which files, lengths and ids.
+ * It does what `keras_transformer.LiteTranslator` does in Python, for one text at a time;
+ * translator.json says with which files, lengths and ids.
  */
 
 import { SentencePiece } from "./sentencepiece.js";
+import { SentenceSplitter } from "./sentences.js";
 
 const DESCRIPTION = "translator.json";
+const NOTHING = { text: "", score: -Infinity }; // Where the search found none.
 
 export class Translator {
   #description;
@@ -15,6 +17,7 @@ export class Translator {
   #target;
   #model;
   #Tensor;
+  #splitter;
 
   /**
    * @param {object} description Content of translator.json.
@@ -28,18 +31,45 @@ export class Translator {
     this.#target = tokenizers.target;
     this.#model = model;
     this.#Tensor = Tensor;
+    this.#splitter = new SentenceSplitter(description.sentence_rules);
   }
 
   /**
-   * Translates a sentence.
+   * Translates a text, sentence by sentence.
    *
    * @param {string} text
    * @returns {Promise<{translations: {text: string, score: number}[], isCut: boolean}>}
-   *   The translations, best first; none if the search found none. A text with nothing
-   *   but spaces has an empty one with score 0. `isCut` says that the text is longer
-   *   than the longest source, and was cut there.
+   *   The translations of a sentence, best first; none if the search found none. Of
+   *   several sentences the best, joined, with the lowest of their scores. A text with
+   *   nothing but spaces has an empty one with score 0. `isCut` says that a part is
+   *   longer than the longest source, and was cut there.
    */
   async translate(text) {
+    const isTooLong = (part) => sourceIds(this.#source, part, this.#description).isCut;
+    const parts = this.#splitter.split(text, isTooLong);
+    const places = [...parts.keys()].filter((i) => i % 2 === 0 && parts[i]);
+    const results = [];
+    for (const i of places) results.push(await this.#alternatives(parts[i]));
+    const isCut = results.some((found) => found.isCut);
+    const joined = (texts) => {
+      const whole = [...parts];
+      for (const [k, i] of places.entries()) whole[i] = texts[k];
+      return whole.join("");
+    };
+    if (places.length === 1) {
+      const translations = results[0].translations.map(({ text, score }) => {
+        return { text: joined([text]), score };
+      });
+      return { translations, isCut };
+    }
+    const best = results.map(({ translations: [first] }) => first ?? NOTHING);
+    const text = joined(best.map((one) => one.text));
+    const score = Math.min(0, ...best.map((one) => one.score));
+    return { translations: [{ text, score }], isCut };
+  }
+
+  /** Returns what `translate` does, for one sentence. */
+  async #alternatives(text) {
     const { ids, isCut } = sourceIds(this.#source, text, this.#description);
     if (ids.length <= 1) return { translations: [{ text: "", score: 0 }], isCut };
     const length = this.#description.lengths.find((length) => length >= ids.length);
