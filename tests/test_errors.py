@@ -131,6 +131,16 @@ def text_of(prompts, length=5, **options):
     return kt.LanguageSampler(model)(prompts, length, **options)
 
 
+def without_steps():
+    """A model of a layer that cannot decode one position after another."""
+
+    class Model(kt.LanguageModel):
+        def make_layer(self, name):
+            return kt.EncoderLayer(2, 8, name="own")
+
+    return Model(language_model().config)
+
+
 def translator(**options):
     model = kt.Transformer(tiny_run.model().config.replace(**options))
     return kt.Translator(model, tiny_run.tokenizers())
@@ -415,8 +425,8 @@ ERRORS = {
     "draw(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
     "text_of(IDS[0])": "`prompts` must have one row a text...shape (5,)",
-    "text_of(IDS - 1)": "from 0 to 10. Received: ids from -1 to 9",
-    "text_of(IDS + 1)": "from 0 to 10. Received: ids from 1 to 11",
+    "text_of(IDS - 1)": "`prompts` must be ids from 0 to 10. Received: the id -1",
+    "text_of(IDS + 1)": "`prompts` must be ids from 0 to 10. Received: the id 11",
     "text_of(IDS, 2)": "`length` must be at least that of the prompts",
     "text_of(IDS, temperature=-1.0)": "`temperature` must be at least 0",
     "text_of(IDS, 20)": "max_positions=19",
@@ -424,6 +434,8 @@ ERRORS = {
         (TypeError, "`model` must be a `LanguageModel`...Received: a Functional"),
     "kt.LanguageSampler(tiny_run.model())": (TypeError, "Received: a Transformer"),
     "kt.LanguageSampler(None)": (TypeError, "Received: a NoneType"),
+    "without_steps().decoding_weights()":
+        (TypeError, "each must be a `CausalLayer`...'own' of the class EncoderLayer"),
     "kt.Generator(language_model(), kt.DecodingConfig())":
         (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
     "kt.Translator(language_model(), tiny_run.tokenizers())":

@@ -12,9 +12,8 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.compiled import Compiled, RecordedStep
 from keras_transformer.search.generator import Generator
-from keras_transformer.search.recorded import RecordedStep
 from keras_transformer.search.tokens import best_tokens
 from tests import tiny_run
 from tests.models.backends import run_python

@@ -440,8 +440,8 @@ class DecoderLayer(CausalLayer):
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`, for both attentions."""
-        source = self.cross_attention.step_weights(across=True)
-        return super().step_weights() | {"source": source}
+        weights = super().step_weights()
+        return weights | {"source": self.cross_attention.step_weights(across=True)}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
         """Returns keys and values of the encoder's output (B, S, D)."""
