@@ -179,7 +179,7 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     """Returns the `dict` or `list` in a JSON file; a damaged file is named."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(value, kind):
         expected = {dict: "an object", list: "a list"}[kind]
