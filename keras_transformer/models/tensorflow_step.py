@@ -57,13 +57,13 @@ def _update(strategy, model, verdict, gradients, targets):
     """Accumulates and applies gradients for all replicas, outside of them."""
     import tensorflow as tf
 
-    values = zip(*map(strategy.experimental_local_results, verdict), strict=True)
-    verdict = Verdict(*next(values))
+    # The same in each replica.
+    verdict = Verdict(*[strategy.experimental_local_results(x)[0] for x in verdict])
     run = strategy.extended.call_for_each_replica
     if model._update.sums:
-        own = model, gradients, targets
+        own = (model, gradients, targets)
         tf.cond(verdict.applies, lambda: run(_accumulate, own), lambda: None)
-    means = model, gradients, verdict.targets
+    means = (model, gradients, verdict.targets)
     tf.cond(verdict.updates, lambda: run(_apply, means), lambda: None)
     model._update.note(verdict)
 
