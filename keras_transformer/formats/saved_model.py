@@ -17,6 +17,7 @@ from keras_transformer.formats.model_card import filled, model_card, model_name
 from keras_transformer.formats.versions import (
     check_no_pattern,
     latest_version,
+    load_saved_model,
     version_path,
 )
 from keras_transformer.search.compiled import as_graph
@@ -226,8 +227,6 @@ class ExportedTranslator(TextTranslator):
     """
 
     def __init__(self, path: str | Path):
-        from keras_transformer.formats.saved_model_loader import load_saved_model
-
         self.path = latest_version(path)
         self._module = load_saved_model(self.path)
         if "nbest" not in self._module.signatures:

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.files import read_json
-from keras_transformer.formats.saved_model_loader import load_saved_model
+from keras_transformer.formats.versions import load_saved_model
 
 _ROWS = 32  # of one run, to limit its memory
 _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
