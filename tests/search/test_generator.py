@@ -255,17 +255,9 @@ COMPILED = [
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="it compiles nothing")
-@pytest.mark.parametrize(
-    ("method", "inputs", "xla"),
-    [
-        (*COMPILED[1], False),
-        pytest.param(*COMPILED[0], False, marks=pytest.mark.slow),
-        pytest.param(*COMPILED[1], True, marks=pytest.mark.slow),
-        pytest.param(*COMPILED[0], True, marks=pytest.mark.slow),
-        pytest.param(*COMPILED[2], False, marks=pytest.mark.slow),
-        pytest.param(*COMPILED[2], True, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # `test_shortlist.py` has a quick one.
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize(("method", "inputs"), COMPILED)
 def test_a_compiled_search_may_know_all_shapes(method, inputs, xla, caplog):
     """Outputs are longer than the first room, so that a graph has to make more."""
     config = kt.DecodingConfig(
