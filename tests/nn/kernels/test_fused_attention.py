@@ -240,7 +240,7 @@ def two_layers(rng, *shapes, **options):
     return layers
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("every mask at once")
 @pytest.mark.parametrize("name", FUSED)
 def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
     options, inputs, arguments = CALLS[name]

@@ -214,19 +214,23 @@ if keras.backend.backend() == "tensorflow":
     CHECKS |= OF_TENSORFLOW
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_a_name_that_has_moved_is_told(name):
-    source = inspect.getsource(getattr(keras_private, name))
-    places = re.findall(r"# Leans on (.*)\.", source)
+def tell_what_has_moved(module, name, check):
+    """Fails with what a name of a module leans on if its check does."""
+    places = re.findall(r"# Leans on (.*)\.", inspect.getsource(getattr(module, name)))
     assert places, f"say in `{name}` what it leans on"
     try:
-        outcome = CHECKS[name]()
+        outcome = check()
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
     assert outcome is True, (
-        f"`keras_private.{name}` leans on {' and '.join(places)}, which has moved: "
-        f"{outcome}"
+        f"`{name}` of {module.__name__} leans on {' and '.join(places)}, which has "
+        f"moved: {outcome}"
     )
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_name_that_has_moved_is_told(name):
+    tell_what_has_moved(keras_private, name, CHECKS[name])
 
 
 def test_every_private_name_has_a_check():

@@ -195,7 +195,7 @@ LAYERS = {
     "masked attention": (ATTENTION, {"mask": MASK}),
 }
 # The casts of these are those of the others.
-PLAIN = ("over another axis", "attention")
+PLAIN = ("over another axis", "feed-forward", "attention")
 OF_TYPES = [
     (name, policy)
     for name in LAYERS
