@@ -61,7 +61,7 @@ def check_steps(model, expected, tolerance):
     np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=tolerance)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("shared")
 def test_steps_copies_and_files_hold_the_sums_of_adapters(model, rng, tmp_path):
     with_random_adapters(model, rng)
     expected = logits_of(model)
@@ -80,7 +80,7 @@ def parameters(model, dtype):
     return sum(int(np.prod(w.shape)) for w in model.weights if w.dtype == dtype)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("Marian-int8")
 @pytest.mark.parametrize("mode", ("int8", "int4"))
 def test_a_quantised_model_decodes_and_comes_back_from_its_file(model, mode, tmp_path):
     model.quantize(mode)
@@ -110,7 +110,7 @@ def test_a_quantised_model_keeps_its_float_type(rng):
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow"
 )
-@pytest.mark.one_case
+@pytest.mark.one_case("int8")
 @pytest.mark.parametrize("change", ("adapters", "int8"))
 def test_an_export_gives_the_same_logits(rng, change, tmp_path):
     import tensorflow as tf

@@ -50,7 +50,6 @@ def test_some_updates_are_those_of_float32():
     assert scale_of(model) == 2.0**15
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
 def test_an_update_scaled_too_much_is_dropped_and_the_scale_halved(steps):
     batches = make_batches()

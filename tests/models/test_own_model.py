@@ -303,7 +303,7 @@ def test_inputs_have_names(transformer, tmp_path):
     named = {"source": SOURCE, "target_in": SOURCE[:, :3]}
     expected = ops.convert_to_numpy(transformer(tuple(named.values())))
     np.testing.assert_array_equal(ops.convert_to_numpy(transformer(named)), expected)
-    transformer.compile("sgd", kt.MaskedCrossentropy())
+    transformer.compile("sgd", kt.MaskedCrossentropy(), run_eagerly=True)
     transformer.fit(named, SOURCE[:, :3], verbose=0)
     expected = ops.convert_to_numpy(transformer(named))
     transformer.export(tmp_path / "model", verbose=False)

@@ -124,7 +124,7 @@ def losses_of(epochs, **training):
     return made, made.fit(INPUTS, TARGETS, **fit).history["loss"]
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("adam")
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     made, losses = losses_of(epochs=12, optimizer=optimizer)
@@ -135,7 +135,7 @@ def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("float16")
 @pytest.mark.parametrize("given", ["bfloat16", "float16"])
 def test_mixed_precision_trains_with_float32_weights_and_loss(given):
     made, losses = losses_of(epochs=12, mixed_precision=given)
@@ -197,7 +197,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case(" encoder , decoder_norm")
 @pytest.mark.parametrize("names", PARTS)
 def test_a_name_stands_for_its_weights(names):
     config, beginnings, count = PARTS[names]

@@ -51,6 +51,12 @@ def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def built():
+    optimizer = keras.optimizers.SGD()
+    optimizer.build([keras.Variable([1.0])])
+    return optimizer
+
+
 REFUSED = {
     "`model` makes its own weights": {"model": keras.Model, "init": "runs/en-de"},
     "`model` .* leave out `init` and `freeze`": {
@@ -59,6 +65,7 @@ REFUSED = {
     "`optimizer` must be new.*built=False, ema_decay=0.9": {
         "optimizer": keras.optimizers.SGD(), "options": {"ema_decay": 0.9}
     },
+    "`optimizer` must be new.*built=True": {"optimizer": built()},
     "`patience` needs validation pairs": {
         "validation": None, "options": {"patience": 1}
     },
