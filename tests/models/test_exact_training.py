@@ -36,12 +36,12 @@ class Small(TokenModel):
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.embedding = self.make_embedding("embedding", SIZE)
-        self.dense = keras.layers.Dense(config.d_model, dtype=self.dtype_policy)
+        self.norm = self._make_norm("norm")
         self.build()
 
     def build(self, input_shape=None):
         self.embedding.build((None, None))
-        self.dense.build((None, None, self.config.d_model))
+        self.norm.build((None, None, self.config.d_model))
         self.make_output(self.embedding, SIZE, use_bias=False)
         self.built = True
 
@@ -50,7 +50,7 @@ class Small(TokenModel):
         is_word = ops.not_equal(source, 0)[..., None]
         words = ops.where(is_word, self.embedding(source), 0.0)
         total = ops.sum(words, axis=1, keepdims=True)
-        states = self.dense(self.embedding(target_in) + total)
+        states = self.norm(self.embedding(target_in) + total)
         return states if return_states else self.logits(states)
 
 
@@ -444,11 +444,19 @@ def test_a_functional_model_trains_exactly_and_is_saved(tmp_path):
 # Training without the logits is training with them, and used where it may be.
 
 
-class WithLogits(kt.Transformer):
-    """Makes its logits in a method of its own."""
+class OwnLogits:
+    """Mixin of logits that a method of its own makes."""
 
     def logits(self, states):
         return super().logits(states)
+
+
+class WithLogits(OwnLogits, kt.Transformer):
+    pass
+
+
+class SmallWithLogits(OwnLogits, Small):
+    pass
 
 
 class Colder:
@@ -669,13 +677,6 @@ def test_added_losses_count_once_in_each_of_several_replicas(monkeypatch):
 
 
 # Padding, and other ids that are no class.
-
-
-class SmallWithLogits(Small):
-    """Makes its logits in a method of its own."""
-
-    def logits(self, states):
-        return super().logits(states)
 
 
 @pytest.mark.parametrize("kind", (Small, SmallWithLogits))

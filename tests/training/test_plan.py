@@ -6,6 +6,7 @@ import keras
 import pytest
 from rich.console import Console
 
+from keras_transformer import RunConfig
 from keras_transformer.text import open_pairs
 from keras_transformer.training.job import Job
 from keras_transformer.training.plan import check_directory, plan
@@ -49,6 +50,16 @@ def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
     assert found.config.model.target_vocabulary_size == 300
     assert sorted(found.data) == ["training", "validation"]
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "options, pieces", [({}, 300), ({"vocabulary_size": 400}, 400)]
+)
+def test_a_preset_has_pieces_for_its_pairs_unless_their_number_is_given(
+    options, pieces, tmp_path
+):
+    found = plan(job(config=RunConfig.preset("small", **options)), tmp_path)
+    assert found.config.model.target_vocabulary_size == pieces
 
 
 def built():

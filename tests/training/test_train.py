@@ -273,11 +273,6 @@ def test_without_options_the_number_of_pairs_chooses_the_preset(tmp_path):
     assert lines[0] == "the preset for 40 pairs is micro: other options override it"
     sizes = "4+4 layers, d_model 128, d_ff 256, 4 heads, 300 pieces"
     assert f"Transformer: {sizes}" in lines
-    # A preset by name has as many pieces, unless their number is given.
-    for options, pieces in (({}, "300"), ({"vocabulary_size": 400}, "400")):
-        config = RunConfig.preset("small", **options)
-        lines = said_by_dry_run(tmp_path / "run", config)
-        assert any(line.endswith(f"4 heads, {pieces} pieces") for line in lines)
 
 
 def test_a_dry_run_names_sizes_that_the_text_lacks_and_the_corpora_of_a_mix(tmp_path):
