@@ -62,18 +62,14 @@ def check_steps(model, expected, tolerance):
 
 
 @pytest.mark.one_case("shared")
-def test_steps_copies_and_files_hold_the_sums_of_adapters(model, rng, tmp_path):
+def test_steps_and_copies_hold_the_sums_of_adapters(model, rng):
     with_random_adapters(model, rng)
     expected = logits_of(model)
     check_steps(model, expected, 1e-4)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(logits_of(loaded), expected, rtol=1e-4, atol=1e-4)
     copy = model.with_dtype("bfloat16")
     # bfloat16 keeps 8 bits.
     assert np.abs(logits_of(copy) - expected).max() < 0.05 * np.abs(expected).max()
-    for other in (loaded, copy):
-        assert not any("lora_" in weight.name for weight in other.weights)
+    assert not any("lora_" in weight.name for weight in copy.weights)
 
 
 def parameters(model, dtype):

@@ -13,7 +13,7 @@ from keras_transformer.testing import (
     assert_padding_invariant,
     assert_serializable,
 )
-from tests.models.backends import BACKENDS, run_python
+from tests.models.backends import BACKENDS, run_python, run_tests
 from tests.models.cases import (
     A_ROW_A_CLASS,
     ALL,
@@ -312,14 +312,5 @@ def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != HERE])
 def test_tests_of_layers_and_model_pass_on_every_backend(backend):
-    run_python(
-        backend,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/nn/layers",
-        "tests/models/test_every_model.py",
-        "tests/models/test_transformer.py",
-    )
+    models = (f"tests/models/test_{name}.py" for name in ("every_model", "transformer"))
+    run_tests(backend, "tests/nn/layers", *models)

@@ -11,7 +11,8 @@ from keras_transformer.models import exact_training as exact
 from keras_transformer.models.batch_step import loss_and_scores
 from keras_transformer.models.token_model import TokenModel
 from keras_transformer.nn.kernels.crossentropy import TokenScores
-from tests.models.backends import run_python
+from tests.models.backends import run_tests
+from tests.tiny_run import assert_equal
 
 SIZE = 41
 NO_DROPOUT = {
@@ -253,8 +254,7 @@ def test_schedule_and_iterations_count_updates():
     # The third batch of the first epoch and the first of the second made one update.
     whole = make_model(keras.optimizers.Adam(schedule), gradient_accumulation_steps=2)
     fit(whole, [first, second, third, first, second, third])
-    for value, expected in zip(state_of(model), state_of(whole), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(model), state_of(whole))
 
 
 def test_without_options_it_trains_as_keras_does():
@@ -324,8 +324,7 @@ def test_a_batch_that_is_not_finite_is_skipped_and_counted(steps):
     other = make_model(keras.optimizers.Adam(0.01), **options)
     expected = fit(other, [first, nothing, third], weighted=True)
     assert history == expected
-    for value, wanted in zip(state_of(model), state_of(other), strict=True):
-        np.testing.assert_array_equal(value, wanted)
+    assert_equal(state_of(model), state_of(other))
     updates = int(ops.convert_to_numpy(model.optimizer.iterations))
     assert updates == (2 if steps == 1 else 1)
 
@@ -349,8 +348,7 @@ def test_no_finite_gradient_and_no_target_change_nothing(loss, targets):
     history = fit(model, batches)
     assert model.nonfinite_batches == 3 * targets
     assert np.isfinite(history["loss"]).all()
-    for value, expected in zip(state_of(model), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(model), before)
 
 
 @pytest.mark.slow
@@ -380,8 +378,7 @@ def test_training_stops_after_a_batch_that_is_not_finite(monkeypatch, steps, bad
     nothing = inputs, np.zeros_like(targets), weights
     fit(other, [*first, nothing], weighted=True)
     assert model.history.history == other.history.history
-    for value, expected in zip(state_of(model), state_of(other), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(model), state_of(other))
     fit(model, [batches[0]], callbacks=[record])  # An earlier one does not count again.
     assert model.updates == updates + (steps == 1 or bad % 2 == 0)
 
@@ -404,8 +401,7 @@ def test_files_keep_the_options_and_no_training_state(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.gradient_accumulation_steps == 2
     assert loaded.nonfinite == "skip"
-    for value, expected in zip(state_of(loaded), state_of(model), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(loaded), state_of(model))
     # Compiling again drops the accumulators.
     model.compile(keras.optimizers.Adam(1.0), kt.MaskedCrossentropy())
     assert len(model.variables) <= many - weights
@@ -689,24 +685,13 @@ def test_targets_that_are_no_class_are_never_learned(kind, bad=-100):
     assert np.isnan(model.evaluate(inputs, targets, verbose=0)).all()
     with pytest.raises(FloatingPointError, match="that are no class, such as -100, to"):
         fit(model, [(inputs, targets, weights)])
-    for value, expected in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(model.get_weights(), before)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ("jax", "torch"))
 def test_these_tests_pass_on_other_backends(backend):
-    run_python(
-        backend,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        "subclass or no_class",
-        "tests/models/test_exact_training.py",
-    )
+    run_tests(backend, __file__, "-k", "subclass or no_class")
 
 
 def test_a_model_and_its_losses_and_metrics_must_mean_the_same_padding():

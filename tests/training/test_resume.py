@@ -168,7 +168,7 @@ KINDS = {
 EVERY_BATCH = pytest.param("every batch", marks=pytest.mark.slow)
 
 
-@pytest.mark.one_case("one")
+@pytest.mark.one_case("float16")
 @pytest.mark.parametrize("kind", [*KINDS, EVERY_BATCH])
 def test_every_kind_of_run_of_a_transformer_ends_the_same(kind, tmp_path):
     options = {"model": None} | KINDS.get(kind, {"save_every": 1})
@@ -417,6 +417,7 @@ def reverse_validation(folder):
 # What is changed before the run goes on, options given then, and what is said.
 OTHERS = {
     "seed": (None, {"seed": 5}, "other options: `seed` is 5 and was 1. .* max_updates"),
+    "model": (None, {"model": None}, "another model: toy"),
     "batches": (None, {"batch_tokens": 99}, "`batch_tokens` is 99 and was 120"),
     "validation": (reverse_validation, {}, "a run with other validation data"),
     "training": (

@@ -1,16 +1,11 @@
 """Training runs, from files to a directory with a translator; and what they say."""
 
 import csv
-import importlib.util
 import io
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -34,10 +29,9 @@ from keras_transformer.training import (
 from keras_transformer.training.state import State
 from keras_transformer.training.validation import Validation
 from tests import tiny_run
+from tests.models.backends import run_tests
 from tests.training.test_averages import assert_is_mean
 from tests.training.test_averages import checkpoints as paths_of
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -305,22 +299,10 @@ def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_an_interrupted_run_is_exact_on_other_backends(backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
-    environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
     kinds = "every_kind and (BLEU or skipping or float16) or a_bad_batch_stops"
-    files = [f"tests/training/test_{name}.py" for name in ("resume", "intervals")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-    finished = subprocess.run(
-        [*command, "-k", kinds, "-m", "slow or not slow"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-    )
-    assert finished.returncode == 0, finished.stdout[-6000:]
-    assert "4 passed" in finished.stdout
+    files = (f"tests/training/test_{name}.py" for name in ("resume", "intervals"))
+    said = run_tests(backend, *files, "-k", kinds, "-m", "slow or not slow")
+    assert "4 passed" in said
 
 
 @pytest.mark.parametrize(
