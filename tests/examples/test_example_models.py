@@ -134,14 +134,16 @@ def test_its_files_give_the_same(case, rng, tmp_path, request):
     from ai_edge_litert.interpreter import Interpreter
 
     model.export(tmp_path / "1", verbose=False)
-    assert_close(tf.saved_model.load(tmp_path / "1").serve(case.inputs), expected)
+    exported = tf.saved_model.load(tmp_path / "1")
+    assert_close(exported.serve(case.inputs), expected)
     if "recurrent" in request.node.name:
         return  # LiteRT lacks the lists of tensors of Keras' recurrent layers.
     path = tmp_path / "model.tflite"
     model.export(path, format="litert", verbose=False)
     pairs = zip(model.inputs, keras.tree.flatten(case.inputs), strict=True)
     given = {x.name: np.asarray(array, x.dtype) for x, array in pairs}
-    (found,) = Interpreter(str(path)).get_signature_runner()(**given).values()
+    lite = Interpreter(str(path)).get_signature_runner()
+    (found,) = lite(**given).values()
     assert_close(found, expected)
 
 
