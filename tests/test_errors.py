@@ -257,21 +257,25 @@ ERRORS = {
     "kt.EncoderLayer(2, 8, d_f=3)": "Unrecognized...d_f",
     'kt.FeedForward(7, activation="nonsense")': "nonsense",
     # Embeddings.
-    "kt.PositionalEmbedding(11, 6)(IDS[0])":
-        "`ids` must have the shape (B, T). Received: shape (5,)",
-    "kt.PositionalEmbedding(11, 6)(IDS[..., None])": "shape (2, 5, 1)",
-    "kt.PositionalEmbedding(11, 6)(IDS - 10)":
-        "`ids` must be ids from 0 to 10. Received: the id -7",
-    "kt.PositionalEmbedding(11, 6)(IDS > 3)":
-        (TypeError, "`ids` must be integers...Received: dtype bool"),
+    **{
+        f"{model}({ids})": (error, f"`ids` must {words}")
+        for model in ("kt.PositionalEmbedding(11, 6)", "language_model()")
+        for ids, error, words in (
+            ("IDS[0]", ValueError, "have the shape (B, T)...shape (5,)"),
+            ("IDS[..., None]", ValueError, "have the shape (B, T)...shape (2, 5, 1)"),
+            ("{'ids': IDS}", TypeError, "be one tensor...a dictionary with the keys '"),
+            ("RAGGED_IDS", TypeError, "be a padded dense tensor"),
+            ("IDS > 3", TypeError, "be integers...Received: dtype bool"),
+            ("IDS - 10", ValueError, "be ids from 0 to 10. Received: the id -7"),
+            ("IDS + 1", ValueError, "be ids from 0 to 10. Received: the id 11"),
+        )
+    },
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
         (TypeError, "`ids` must be integers; in a functional model use...bfloat16"),
     "kt.PositionalEmbedding(11, 6)(np.ones((2, 3, 5)), reverse=True)":
         "`ids` must be states (B, T, 6) with `reverse`. Received: shape (2, 3, 5)",
     "kt.PositionalEmbedding(11, 6)(keras.Input((6,)), reverse=True)":
         "`ids` must be states (B, T, 6) with `reverse`. Received: shape (None, 6)",
-    "kt.PositionalEmbedding(11, 6)(RAGGED_IDS)":
-        (TypeError, "`ids` must be a padded dense tensor"),
     'kt.PositionalEmbedding(11, 6, positions="learned", max_length=4)(IDS)':
         "longer than the learned...max_length=4",
     'kt.PositionalEmbedding(11, 6, positions="learned", '
@@ -353,27 +357,19 @@ ERRORS = {
         f"kt.MaskedCrossentropy({value})":
             "`label_smoothing` must be a number in [0, 1). Received: "
             f"label_smoothing={shown}"
-        for value, shown in
-        (("-0.1", "-0.1"), ("1.0", "1.0"), ("2", "2"), ("float('nan')", "nan"))
+        for value, shown in (("-0.1", "-0.1"), ("1.0", "1.0"), ("2", "2"))
     },
     "kt.TransformerSchedule(0)": "`d_model` must be a positive number. Received: d_mod",
     "kt.TransformerSchedule(16, warmup_steps=0)":
         "`warmup_steps` must be a positive number",
-    "kt.TransformerSchedule(16, scale=float('nan'))":
-        "`scale` must be a positive number. Received: scale=nan",
     "compiled(gradient_accumulation_steps=0)": "`gradient_...` must be at least 1",
-    "compiled(gradient_accumulation_steps=1.5)":
-        (TypeError, "`gradient_accumulation_steps` must be int"),
     "compiled(nonfinite='ignore')": "`nonfinite` must be one of 'stop', 'skip'",
     "compiled(optimizer=keras.optimizers.Adam(gradient_accumulation_steps=2))":
         "Give `gradient_accumulation_steps` to `compile`",
     "compiled(optimizer=keras.optimizers.LossScaleOptimizer("
     "keras.optimizers.Adam(gradient_accumulation_steps=2)))":
         "Give `gradient_...` to `compile`",
-    **{
-        f"kt.split_batches_over_cores({number!r})": "num_cores"
-        for number in (0, -1, 2.0, "2")
-    },
+    "kt.split_batches_over_cores(0)": "num_cores",
     "compiled(loss_weights=[1.0, 2.0]).fit((IDS, IDS), IDS, verbose=0)":
         "must match the number of losses",
     **{
@@ -394,20 +390,15 @@ ERRORS = {
     "find(limit=0)": "`limit` must be at least 1",
     "find(n_best=5)": "`n_best` must be from 1 to `beam_size`",
     "find(n_best=0)": "`n_best` must be from 1 to `beam_size`",
-    "find(alpha=-0.1)": "`alpha` must be at least 0",
-    "find(alpha=float('nan'))": "`alpha` must be at least 0",
     "find(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
     "find(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
     "find(max_lengths='7')": "`max_lengths` must have one number a sentence",
     "find(constraints={'min_length': 0})": "`min_length` must be at least 1",
-    "find(constraints={'no_repeat_ngram_size': -1})":
-        "`no_repeat_ngram_size` must be at",
     "find(constraints={'prefix': np.zeros(3)})":
         "`prefix` must have one row a sentence",
     "find(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
     "draw(limit=0)": "`limit` must be at least 1",
-    "draw(alpha=-0.1)": "`alpha` must be at least 0",
     "draw(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
     "draw(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
     **{
@@ -419,7 +410,6 @@ ERRORS = {
     "draw(top_k=0)": "`top_k` must be at least 1",
     "draw(top_p=0.0)": "`top_p` must be above 0 and at most 1",
     "draw(top_p=1.1)": "`top_p` must be above 0 and at most 1",
-    "draw(top_p=float('nan'))": "`top_p` must be above 0 and at most 1",
     "draw(constraints=search.Constraints(min_length=0))":
         "`min_length` must be at least 1",
     "draw(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
@@ -428,7 +418,6 @@ ERRORS = {
     "text_of(IDS - 1)": "`prompts` must be ids from 0 to 10. Received: the id -1",
     "text_of(IDS + 1)": "`prompts` must be ids from 0 to 10. Received: the id 11",
     "text_of(IDS, 2)": "`length` must be at least that of the prompts",
-    "text_of(IDS, temperature=-1.0)": "`temperature` must be at least 0",
     "text_of(IDS, 20)": "max_positions=19",
     "kt.LanguageSampler(functional())":
         (TypeError, "`model` must be a `LanguageModel`...Received: a Functional"),
@@ -444,8 +433,6 @@ ERRORS = {
     "kt.LanguageSampler(language_model(), top_p=1.5)": "`top_p` must be at most 1.0",
     "kt.LanguageSampler(language_model(), min_length=0)":
         "`min_length` must be at least 1. Received: min_length=0",
-    "kt.LanguageSampler(language_model(), no_repeat_ngram_size=-1)":
-        "`no_repeat_ngram_size` must be at least 0",
     "generator().score(IDS, IDS - 10)":
         "`target_out` must be ids from 0 to 10...Received: the id -7, pad_id=0",
     "generator().attention(IDS, IDS + 1)": "`target_out`...the id 11, pad_id=0",
@@ -485,11 +472,6 @@ ERRORS = {
         for texts in ("{'text': ['a']}", "{'a'}", "b'a'", "3", "None", "[['a']]",
                       "np.array('a')", "np.array([['a']])")
     },
-    **{
-        f"tiny_run.translator().sample(['a'], temperature={value})":
-            "`temperature` must be a number, at least 0"
-        for value in ("-1.0", "float('nan')", "None", "'1'", "True")
-    },
     "tiny_run.translator().complete(['a', 'b'], ['c'])":
         "the same number of texts. Received: 2, 1",
     "tiny_run.translator().score(['a', 'b'], ['c'])":
@@ -502,9 +484,6 @@ ERRORS = {
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
     "tiny_run.translator()([chr(0xd800)])": "`texts` must be Unicode. Received: ",
-    "tiny_run.translator().translate(['a'], n_best='2')": "Received: n_best='2'",
-    "tiny_run.translator().translate(['a'], n_best=None)": "Received: n_best=None",
-    "kt.LiteTranslator('lite', threads='2')": "Received: threads='2'",
     "setattr(t := translator(), 'batch_size', 0) or t(['a'])": (
         "`batch_size` must be at least 1"
     ),
@@ -684,30 +663,6 @@ def test_every_public_name_that_takes_numbers_has_its_row():
     assert missing == NOT_TRIED
 
 
-# What takes ids (B, S).
-OF_IDS = {
-    "LanguageModel": language_model,
-    "PositionalEmbedding": lambda: kt.PositionalEmbedding(11, 6),
-}
-
-
-@pytest.mark.parametrize("name", OF_IDS)
-def test_ids_that_cannot_be_taken_are_named(name):
-    model = OF_IDS[name]()
-    for given, rule, came in (
-        (IDS[0], "have the shape (B, ", "shape (5,)"),
-        (IDS[..., None], "have the shape (B, ", "shape (2, 5, 1)"),
-        ({"ids": IDS}, "be one tensor", "a dictionary with the keys 'ids'"),
-        (RAGGED_IDS, "be a padded dense tensor", ""),
-        (IDS > 3, "be integers", "dtype bool"),
-        (IDS - 10, "be ids from 0 to 10", "Received: the id -7"),
-        (IDS + 1, "be ids from 0 to 10", "Received: the id 11"),
-    ):
-        with pytest.raises((TypeError, ValueError)) as caught:
-            model(given)
-        assert f"`ids` must {rule}" in str(caught.value) and came in str(caught.value)
-
-
 def test_adapters_are_added_once_and_to_nothing_before_all_can_have_them():
     layer = built(kt.EncoderLayer(2, 11), (None, 4, 6))
     layers.enable_lora(layer.feed_forward, 2)
@@ -736,11 +691,6 @@ def folder(tmp_path_factory):
         "cut.tsv.gz": gzip.compress(good)[:-20],
         "damaged.tsv.gz": b"\x1f\x8b" + b"\x07" * 50,
         "no_json.json": b'{\n"model": oops}',
-        "unknown.json": b'{"training": {"epoch": 3}}',
-        "unknown_section.json": b'{"optimizer": {}}',
-        "text.json": b'{"training": {"epochs": "3"}}',
-        "list.json": b"[1, 2]",
-        "null.json": b'{"model": null}',
         "full/notes.txt": b"mine",
         "broken/model.keras": b"no model",
         "broken/decoding.json": b"{}",
@@ -777,12 +727,6 @@ COMMANDS = {
     GOOD + "--config {f}/full": "full: Is a directory",
     GOOD + "--config {f}/no_json.json": "no_json.json:2: not valid JSON",
     GOOD + "--config {f}/latin1.json": "latin1.json",
-    GOOD + "--config {f}/unknown.json": "`TrainingConfig` has no option 'epoch'",
-    GOOD + "--config {f}/unknown_section.json": "`RunConfig` has no option 'optimizer'",
-    GOOD + "--config {f}/text.json": "`epochs` must be int. Received: epochs='3'",
-    GOOD + "--config {f}/list.json": "`RunConfig` needs a dictionary of options",
-    GOOD
-    + "--config {f}/null.json": "`TransformerConfig` needs a dictionary of options",
     # Training text.
     "train --train {f}/missing.tsv --run {o}/run": "missing.tsv: No such file",
     "train --train {f}/full --run {o}/run": "full must be a regular file",

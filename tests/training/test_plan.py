@@ -6,6 +6,7 @@ import keras
 import pytest
 from rich.console import Console
 
+from keras_transformer import RunConfig
 from keras_transformer.text import open_pairs
 from keras_transformer.training.job import Job
 from keras_transformer.training.plan import check_directory, plan
@@ -51,6 +52,22 @@ def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options, pieces", [({}, 300), ({"vocabulary_size": 400}, 400)]
+)
+def test_a_preset_has_pieces_for_its_pairs_unless_their_number_is_given(
+    options, pieces, tmp_path
+):
+    found = plan(job(config=RunConfig.preset("small", **options)), tmp_path)
+    assert found.config.model.target_vocabulary_size == pieces
+
+
+def built():
+    optimizer = keras.optimizers.SGD()
+    optimizer.build([keras.Variable([1.0])])
+    return optimizer
+
+
 REFUSED = {
     "`model` makes its own weights": {"model": keras.Model, "init": "runs/en-de"},
     "`model` .* leave out `init` and `freeze`": {
@@ -59,6 +76,7 @@ REFUSED = {
     "`optimizer` must be new.*built=False, ema_decay=0.9": {
         "optimizer": keras.optimizers.SGD(), "options": {"ema_decay": 0.9}
     },
+    "`optimizer` must be new.*built=True": {"optimizer": built()},
     "`patience` needs validation pairs": {
         "validation": None, "options": {"patience": 1}
     },
