@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,15 +21,16 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.models.batch_step import inner_optimizer
+from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import plural, say
-from keras_transformer.training.averages import save_checkpoint
+from keras_transformer.training.checkpoints import save_checkpoint, without_progress
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run
 from keras_transformer.training.run_model import may_compile_later
-from keras_transformer.training.state import State, capture, restore
-from keras_transformer.training.validation import Validation, without_progress
+from keras_transformer.training.state import State
+from keras_transformer.training.validation import Validation
 
 # Most batches of an interval without `save_every`.
 _LONGEST = 1000
@@ -83,7 +85,7 @@ def close_interval(
             weight.assign(ops.copy(weight.value))
     figures = figures | validation.figures(callbacks)
     if run.distribution.is_chief:
-        save_checkpoint(run.model, run.path / "checkpoints", state.step)
+        save_checkpoint(run.model, run.checkpoints, state.step)
     callbacks.restore(state)  # `fit` left the moving average of the weights.
     callbacks.end_interval(figures)
     row |= {name: float(value) for name, value in figures.items()}
@@ -168,6 +170,38 @@ def check_not_hopeless(state: State, num_batches: int, is_over: bool):
             "because its loss or gradient was not finite. Start again with a lower "
             "`learning_rate`, a longer `warmup_steps` or `global_clipnorm`."
         )
+
+
+def capture(model: ExactTraining, **fields: Any) -> State:
+    """Returns the state of a compiled model; `fields` are the rest of the `State`."""
+    model.sync_variables()
+    return State(
+        updates=model.updates,
+        accumulated=model.accumulated_batches,
+        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
+        **fields,
+    )
+
+
+def restore(model: keras.Model, state: State):
+    """Restores all variables of a compiled model, or raises `ValueError`."""
+    variables = training_variables(model)
+    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
+    if found != [(value.shape, value.dtype.name) for value in state.values]:
+        raise ValueError(
+            f"The state after {state.step} batches belongs to another model: it has "
+            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
+            "differ."
+        )
+    for variable, value in zip(variables, state.values, strict=True):
+        # JAX may share the memory of an array, and its steps reuse it.
+        variable.assign(np.array(value))
+
+
+def training_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns all variables of model, optimizer and metrics, each once."""
+    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return list({id(variable): variable for variable in every}.values())
 
 
 class RunCallbacks(keras.callbacks.CallbackList):

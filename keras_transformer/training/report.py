@@ -29,9 +29,9 @@ from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.search.run_directory import SUMMARY, shown_figure
 from keras_transformer.terminal import plural, say
 from keras_transformer.text import BadLines, Corpus
+from keras_transformer.training.checkpoints import without_progress
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State
-from keras_transformer.training.validation import without_progress
 
 # What each backend needs for NVIDIA GPUs.
 _REMEDIES = {
@@ -249,7 +249,9 @@ class Log:
         """Says and writes the last of the rows; `*` marks the best by validation."""
         row = rows[-1]
         cells = {"epoch": f"{round(row['epoch'], 2):g}/{self._options.epochs}"}
-        cells |= {t: f"{row[name]:{f}}" for t, name, f in _FIGURES if name in row}
+        for title, name, form in _FIGURES:
+            if name in row:
+                cells[title] = f"{row[name]:{form}}"
         cells["time"] = duration(seconds)
         is_best = "val_loss" in row and not without_progress(rows, self._options)
         head = line = ""

@@ -1,4 +1,4 @@
-"""The whole state of a run in one file.
+"""The whole state of a run in one file. Loads no Keras.
 
 A state is a NumPy .npz archive: the values of all variables, and a JSON header with the
 rest. It holds no pickled object, so reading it runs no code. Each part has a checksum
@@ -7,20 +7,16 @@ rest. It holds no pickled object, so reading it runs no code. Each part has a ch
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 from rich.console import Console
 
-from keras_transformer.files import replacing
-from keras_transformer.models.exact_training import ExactTraining
+from keras_transformer.files import is_damage, replacing
 from keras_transformer.terminal import say
 
 # The newest one, and one in case it is damaged.
@@ -51,38 +47,7 @@ class State:
         return bool(self.history) and self.history[-1]["step"] == self.step
 
 
-def capture(model: ExactTraining, **fields: Any) -> State:
-    """Returns the state of a compiled model; `fields` are the rest of the `State`."""
-    model.sync_variables()
-    return State(
-        updates=model.updates,
-        accumulated=model.accumulated_batches,
-        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
-        **fields,
-    )
-
-
-def restore(model: keras.Model, state: State):
-    """Restores all variables of a compiled model, or raises `ValueError`."""
-    variables = training_variables(model)
-    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
-    if found != [(value.shape, value.dtype.name) for value in state.values]:
-        raise ValueError(
-            f"The state after {state.step} batches belongs to another model: it has "
-            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
-            "differ."
-        )
-    for variable, value in zip(variables, state.values, strict=True):
-        # JAX may share the memory of an array, and its steps reuse it.
-        variable.assign(np.array(value))
-
-
-def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of model, optimizer and metrics, each once."""
-    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    return list({id(variable): variable for variable in every}.values())
-
-
+@dataclass(frozen=True)
 class StateFiles:
     """The newest states of a run, in a directory.
 
@@ -90,8 +55,7 @@ class StateFiles:
     or a full disk loses none.
     """
 
-    def __init__(self, directory: str | Path):
-        self.directory = Path(directory)
+    directory: Path
 
     def save(self, state: State):
         """Writes a state and removes old ones."""
@@ -123,9 +87,7 @@ class StateFiles:
                 state = _read(path)
             # Damage raises many errors, depending on its place.
             except Exception as error:
-                # In a truncated file NumPy may seek to before the beginning.
-                is_seek = getattr(error, "errno", 0) in (None, errno.EINVAL)
-                if isinstance(error, (OSError, MemoryError)) and not is_seek:
+                if not is_damage(error):
                     raise
                 say(
                     console,

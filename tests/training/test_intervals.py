@@ -13,6 +13,7 @@ import pytest
 
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
 from keras_transformer.training import intervals
+from keras_transformer.training.checkpoints import rows_to_average, without_progress
 from keras_transformer.training.evaluation import evaluate
 from keras_transformer.training.intervals import (
     StopSignals,
@@ -20,7 +21,6 @@ from keras_transformer.training.intervals import (
     end_of_interval,
 )
 from keras_transformer.training.state import State
-from keras_transformer.training.validation import rows_to_average, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
 
