@@ -119,8 +119,7 @@ class Corpus:
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
             facts = self._kept(path, made_of) or self._write(path, made_of, console)
-            self._ids = np.asarray(np.memmap(path, made_of["dtype"], "r"))
-        self._ends = sentence_ends(self._ids)
+            self._ids, self._ends = read_ids(path)
         self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
@@ -359,17 +358,22 @@ class Corpus:
         return good
 
 
-def sentence_ends(ids: np.ndarray) -> np.ndarray:
-    """Returns where the sentences of a corpus end in the array of its ids.
+def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a corpus in one array, and where its sentences end.
 
     The ends begin with a 0: pair p has the sentences between ends 2 p, 2 p + 1 and
     2 p + 2, each with its end token.
     """
+    try:
+        facts = json.loads(Path(path).with_suffix(".json").read_bytes())
+        ids = np.asarray(np.memmap(path, facts["made_of"]["dtype"], "r"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is missing or damaged; `train` writes it.") from error
     ends = [np.zeros(1, np.int64)]
     for first in range(0, len(ids), _BLOCK):
         block = ids[first : first + _BLOCK]
         ends.append(first + np.flatnonzero(block == END_ID) + 1)
-    return np.concatenate(ends)
+    return ids, np.concatenate(ends)
 
 
 def check_boundaries(boundaries: list[int], longest: int):

@@ -1,5 +1,5 @@
 from .averages import average_run as average_run
-from .checkpoints import load_average as load_average
+from .state import load_average as load_average
 from .report import read_summary as read_summary, summary_lines as summary_lines
 from .run_model import (
     compiled_model as compiled_model,

@@ -15,13 +15,13 @@ from keras_transformer.models.transformer import Transformer
 from keras_transformer.search.run_directory import SUMMARY, check_new_directory
 from keras_transformer.search.translator import Translator
 from keras_transformer.text import TokenizerPair
-from keras_transformer.training.checkpoints import (
+from keras_transformer.training.report import summary
+from keras_transformer.training.state import (
+    StateFiles,
     checkpoint_path,
     checkpoints_in,
     load_average,
 )
-from keras_transformer.training.report import summary
-from keras_transformer.training.state import StateFiles
 
 
 def average_run(

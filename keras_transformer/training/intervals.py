@@ -24,12 +24,11 @@ from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import plural, say
-from keras_transformer.training.checkpoints import save_checkpoint, without_progress
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run
 from keras_transformer.training.run_model import may_compile_later
-from keras_transformer.training.state import State
+from keras_transformer.training.state import State, save_checkpoint, without_progress
 from keras_transformer.training.validation import Validation
 
 # Most batches of an interval without `save_every`.
@@ -137,7 +136,6 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.batches(state.step, steps))
     plain = model.jit_compile
     if may_compile_later(options) and callbacks.is_compiled != state.is_compiled:
@@ -146,12 +144,11 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     model.jit_compile = callbacks.is_compiled
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     model.jit_compile = plain  # Validation compiles nothing.
-    skipped = model.nonfinite_batches - before
-    if skipped:
+    if callbacks.skipped:
         say(
             run.console,
-            f"warning: skipped {plural(skipped, 'batch')} whose loss or gradient was "
-            "not finite",
+            f"warning: skipped {plural(callbacks.skipped, 'batch')} whose loss or "
+            "gradient was not finite",
         )
     return callbacks.figures
 
@@ -212,6 +209,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
     """
 
     figures: dict[str, float]  # of the interval
+    skipped: int  # batches of the interval whose loss or gradient was not finite
     stopped_by_user = False  # whether a callback has ended the training
     batch_seconds: float  # a batch of the interval, without waits for a compiler
 
@@ -307,7 +305,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.restore(self._run.state)
         self._done = 0
         self._is_interrupted = False
-        self._bad_before = self.model.nonfinite_batches
+        self._skipped_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
         super().on_epoch_begin(len(self._run.state.history))
@@ -372,9 +370,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
         seconds = self._distribution.mean(time.monotonic() - self._since)
-        bad = self.model.nonfinite_batches - self._bad_before
-        skipped = self._run.state.skipped + bad if bad == self._done else 0
-        self._run.state = self.captured(step, seconds, skipped)
+        self.skipped = self.model.nonfinite_batches - self._skipped_before
+        are_all = self.skipped == self._done
+        in_a_row = self._run.state.skipped + self.skipped if are_all else 0
+        self._run.state = self.captured(step, seconds, in_a_row)
 
 
 def _reads_every_batch(callback):

@@ -23,13 +23,14 @@ from keras_transformer.files import read_json
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
 from keras_transformer.terminal import plural, say
 from keras_transformer.text.pairs import ParallelText
-from keras_transformer.training.checkpoints import (
+from keras_transformer.training.state import (
+    State,
+    StateFiles,
     can_be_opened,
     checkpoint_path,
     checkpoints_of,
     rows_to_average,
 )
-from keras_transformer.training.state import State, StateFiles
 
 if TYPE_CHECKING:
     import keras

@@ -115,11 +115,11 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def prepared(
-    planned: Plan, distribution: Distribution, corpora: Path | None = None
+    planned: Plan, distribution: Distribution, directory: Path | None = None
 ) -> Run:
     """Makes the corpora and the model of a plan, and reports them.
 
-    `corpora` is where the first host keeps the ids of the text, and others read them.
+    In `directory` the first host keeps the ids of the text, and the others read them.
     Invalid options and data raise errors before anything else is written.
     """
     job = planned.job
@@ -127,7 +127,8 @@ def prepared(
     config = planned.config
     if not planned.is_set_up:  # A run keeps them on other devices.
         config = config.replace(data=with_device_defaults(config).data)
-    training, validation = _corpora(planned, config, distribution, corpora)
+    corpora = _corpora(planned, config, distribution, directory)
+    training = corpora["training"]
     this_machine = machine(distribution)
     if not planned.is_set_up:
         config = _with_schedule(job, config, training)
@@ -139,8 +140,8 @@ def prepared(
         model.take_weights_of(planned.init.model)
         say(console, f"starting from the weights of {planned.data['init']}")
     translator = Translator(model, planned.tokenizers, config.decoding)
-    facts = run_facts(model, training, validation)
-    report_data(console, training, validation)
+    facts = run_facts(model, corpora)
+    report_data(console, corpora)
     report_devices(console, model.compute_dtype)
     if planned.state is None:
         report_model(console, model, config.training.freeze)
@@ -156,7 +157,7 @@ def prepared(
         distribution=distribution,
         machine=this_machine,
         training=training,
-        validation=validation,
+        validation=corpora.get("validation"),
         model=model,
         translator=translator,
         facts=facts,
@@ -165,10 +166,10 @@ def prepared(
     )
 
 
-def _corpora(planned, config, distribution, corpora):
-    """Makes the corpora of training and validation, which the first host writes."""
+def _corpora(planned, config, distribution, directory):
+    """Returns the corpora of training and validation; the first host writes them."""
     job = planned.job
-    is_shared = corpora is not None
+    is_shared = directory is not None
     make = functools.partial(
         Corpus if distribution.is_chief or not is_shared else _CorpusOfTheChief,
         tokenizers=planned.tokenizers,
@@ -179,18 +180,20 @@ def _corpora(planned, config, distribution, corpora):
     if is_shared and not distribution.is_chief:
         distribution.any(False)  # Waits until the chief has written them.
     training = make(
-        job.text, seed=config.training.seed, directory=corpora and corpora / "training"
+        job.text,
+        seed=config.training.seed,
+        directory=directory and directory / "training",
     )
-    validation = None
+    corpora = {"training": training}
     if job.validation is not None:
-        validation = make(
+        corpora["validation"] = make(
             job.validation,
             boundaries=training.boundaries,
-            directory=corpora and corpora / "validation",
+            directory=directory and directory / "validation",
         )
     if is_shared and distribution.is_chief:
         distribution.any(False)
-    return training, validation
+    return corpora
 
 
 def _with_schedule(job, config, training):

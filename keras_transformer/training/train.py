@@ -23,13 +23,6 @@ from keras_transformer.search.run_directory import SUMMARY, trained_directory
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plain_console, plural, say
 from keras_transformer.text import open_pairs
-from keras_transformer.training.checkpoints import (
-    checkpoints_of,
-    load_average,
-    rank,
-    remove_checkpoints,
-    rows_to_average,
-)
 from keras_transformer.training.devices import distribution_scope
 from keras_transformer.training.intervals import (
     RunCallbacks,
@@ -43,7 +36,14 @@ from keras_transformer.training.plan import Job, check_directory, plan
 from keras_transformer.training.report import Log, TrainingBar, summary
 from keras_transformer.training.run import Run, opened, prepared
 from keras_transformer.training.run_model import check_initial
-from keras_transformer.training.state import KEPT_STATES
+from keras_transformer.training.state import (
+    KEPT_STATES,
+    checkpoints_of,
+    load_average,
+    rank,
+    remove_checkpoints,
+    rows_to_average,
+)
 from keras_transformer.training.validation import Validation
 
 

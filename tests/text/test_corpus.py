@@ -24,7 +24,7 @@ from keras_transformer.text.corpus import (
     bucket_boundaries,
     check_boundaries,
     few_boundaries,
-    sentence_ends,
+    read_ids,
 )
 from tests import tiny_run
 from tests.models.backends import run_python
@@ -262,18 +262,23 @@ def test_boundaries_must_reach_the_longest_pair(text, tokenizers, corpus):
     assert {source.shape[1] for (source, _), _ in epoch(same_shapes)} == {longest}
 
 
-def test_ends_of_sentences_are_found_block_by_block(monkeypatch):
+def test_ends_of_sentences_are_found_block_by_block(tmp_path, monkeypatch):
+    ids, path = np.array([5, 2, 7, 8, 2, 2, 9, 2], "uint16"), tmp_path / "pairs.ids"
+    ids.tofile(path)
+    path.with_suffix(".json").write_text('{"made_of": {"dtype": "uint16"}}')
     monkeypatch.setattr(corpus_module, "_BLOCK", 3)
-    ids = np.array([5, 2, 7, 8, 2, 2, 9, 2], "uint16")
-    assert sentence_ends(ids).tolist() == [0, 2, 5, 6, 8]
+    found, ends = read_ids(path)
+    assert found.tolist() == ids.tolist() and ends.tolist() == [0, 2, 5, 6, 8]
 
 
-def test_tokens_need_no_memory():
+def test_tokens_need_no_memory(tmp_path):
     ids = np.full(1 << 24, 7, "uint16")
     ids[-1] = 2
+    ids.tofile(tmp_path / "pairs.ids")
+    (tmp_path / "pairs.json").write_text('{"made_of": {"dtype": "uint16"}}')
     tracemalloc.start()
     try:
-        sentence_ends(ids)
+        read_ids(tmp_path / "pairs.ids")
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -393,6 +398,11 @@ def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
         Corpus(open_pairs(path), tokenizers, STRICT, **options)
     facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
     assert facts["bad_lines"][0] == 1
+    ids, ends = read_ids(tmp_path / "corpus" / "pairs.ids")
+    assert ends[[0, -1]].tolist() == [0, len(ids)] and len(ends) == 3
+    (tmp_path / "corpus" / "pairs.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"pairs\.ids is missing or damaged; `train`"):
+        read_ids(tmp_path / "corpus" / "pairs.ids")
 
 
 def test_an_error_and_a_change_while_it_is_read_leave_no_file(tmp_path, tokenizers):

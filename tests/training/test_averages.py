@@ -14,13 +14,14 @@ from keras_transformer import RunConfig, Transformer, Translator
 from keras_transformer.apps.cli import main
 from keras_transformer.models import ExactTraining
 from keras_transformer.training import average_run, load_average
-from keras_transformer.training.checkpoints import (
+from keras_transformer.training.intervals import capture, restore, training_variables
+from keras_transformer.training.state import (
+    State,
+    StateFiles,
     can_be_opened,
     checkpoints_in,
     save_checkpoint,
 )
-from keras_transformer.training.intervals import capture, restore, training_variables
-from keras_transformer.training.state import State, StateFiles
 from tests import tiny_run
 from tests.tiny_run import assert_equal
 

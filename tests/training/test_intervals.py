@@ -13,14 +13,13 @@ import pytest
 
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
 from keras_transformer.training import intervals
-from keras_transformer.training.checkpoints import rows_to_average, without_progress
 from keras_transformer.training.evaluation import evaluate
 from keras_transformer.training.intervals import (
     StopSignals,
     check_not_hopeless,
     end_of_interval,
 )
-from keras_transformer.training.state import State
+from keras_transformer.training.state import State, rows_to_average, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
 

@@ -1,6 +1,7 @@
 """What a run will do and what is refused, found out by reading alone."""
 
 import dataclasses
+import io
 
 import keras
 import pytest
@@ -28,9 +29,10 @@ def times(directory):
 def test_a_plan_of_a_finished_run_tells_where_it_goes_on_and_writes_nothing(
     run_directory,
 ):
-    before = times(run_directory)
-    asked = job()
+    before, screen = times(run_directory), io.StringIO()
+    asked = job(console=Console(file=screen, width=200))
     found = plan(asked, run_directory)
+    assert "is finished: 12 updates. To train on, raise" in screen.getvalue()
     assert found.is_set_up and found.is_finished and found.state.step == 12
     # What the run chose when it began.
     assert found.config.training.warmup_steps == 2
