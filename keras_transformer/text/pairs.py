@@ -271,8 +271,8 @@ def open_pairs(
         if target is None:
             rows = functools.partial(_tab_separated, path)
             return ParallelText(rows, [path], problem=_tabs)
-        paths = [path, checked_path(target)]
-        return ParallelText(functools.partial(_aligned, *paths), paths)
+        other = checked_path(target)
+        return ParallelText(functools.partial(_aligned, path, other), [path, other])
     if target is not None:
         source = list(source)
         target = list(target)

@@ -97,5 +97,11 @@ def _summary(run, paths):
     words = f"the mean of {len(paths)} checkpoints"
     if len(paths) == 1:
         words = f"the checkpoint of epoch {rows[0]['epoch']:g}"
-    more = {"weights": words, "averaged_checkpoints": len(paths), "final": {}}
-    return summary(state.facts, state, rows[-1], **more)
+    return summary(
+        state.facts,
+        state,
+        rows[-1],
+        weights=words,
+        averaged_checkpoints=len(paths),
+        final={},
+    )

@@ -111,7 +111,6 @@ class Plan:
     data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
     tokenizers: text.TokenizerPair
     init: Translator | None  # whose weights it begins with now
-    states: StateFiles
     state: State | None  # from which it goes on
     limits: dict[str, Any]  # the options that end the training
     is_set_up: bool  # whether config.json and its like are written
@@ -130,7 +129,6 @@ def plan(job: Job, directory: Path) -> Plan:
     if given is not None and job.init is None:
         config = config.replace(tokenizer=given.config)
     limits = {name: getattr(config.training, name) for name in _LIMITS}
-    states = StateFiles(directory / "states")
     tokenizers = given
     state = init = finished = None
     origin = directory
@@ -138,7 +136,7 @@ def plan(job: Job, directory: Path) -> Plan:
         config, data = _resumed(directory, config, data)
         if all((directory / name).exists() for name in _FINISHED):
             finished = limits
-        state = _newest_state(states, config.training, finished, job.console)
+        state = _newest_state(directory, config.training, finished, job.console)
         tokenizers = text.TokenizerPair.load(directory / "tokenizer")
     if state is None and "init" in data:
         origin = data["init"]
@@ -178,7 +176,6 @@ def plan(job: Job, directory: Path) -> Plan:
         data=data,
         tokenizers=tokenizers,
         init=init,
-        states=states,
         state=state,
         limits=limits,
         is_set_up=is_set_up,
@@ -215,21 +212,21 @@ def _missing(directory):
     return [name for name in _BEGUN if not (directory / name).exists()]
 
 
-def _newest_state(states, options, finished, console):
+def _newest_state(directory, options, finished, console):
     """Returns the newest state, or the one before if its checkpoint was lost.
 
     The state before makes it anew. Says which other checkpoints, needed at the end,
     were lost. A run that is finished, with the limits `finished`, needs none.
     """
-    directory = states.directory.parent / "checkpoints"
+    checkpoints = directory / "checkpoints"
     newest = None
-    for state in states.intact(console):
+    for state in StateFiles(directory / "states").intact(console):
         if state.finished == finished:
             return state
         newest = newest or state
-        needed = checkpoints_of(directory, rows_to_average(state.history, options))
+        needed = checkpoints_of(checkpoints, rows_to_average(state.history, options))
         lost = [path for path in needed if not can_be_opened(path)]
-        own = checkpoint_path(directory, state.step)
+        own = checkpoint_path(checkpoints, state.step)
         if own not in lost:
             # The end of a run removes what the state before it would need.
             told = [path for path in lost if path.exists() or state is newest]

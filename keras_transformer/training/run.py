@@ -161,7 +161,7 @@ def prepared(
         model=model,
         translator=translator,
         facts=facts,
-        states=planned.states,
+        states=StateFiles(planned.directory / "states"),
         state=planned.state or State(),
     )
 

@@ -174,17 +174,22 @@ def dry_run(
     return {name: run.facts[name] for name in ("model", "data")}
 
 
-def _job(directory, text, config, validation, console, **others):
+def _job(directory, text, config, validation, console, init=None, **others):
     """Returns the job of the arguments of `train`; opens the text that they name."""
     check_directory(directory)
     console = plain_console() if console is None else console
     text = open_pairs(text)
     if config is None:
-        config = default_config(directory, others.get("init"), text, console)
+        config = default_config(directory, init, text, console)
     if validation is not None:
         validation = open_pairs(validation)
     return Job(
-        text=text, config=config, validation=validation, console=console, **others
+        text=text,
+        config=config,
+        validation=validation,
+        console=console,
+        init=init,
+        **others,
     )
 
 
@@ -228,16 +233,17 @@ def default_config(
         return RunConfig.preset(name)
     if isinstance(init, Translator):
         check_initial(init.model)
-        parts = init.model.config, init.tokenizers.config, init.config
+        config = RunConfig(
+            init.model.config, init.tokenizers.config, decoding=init.config
+        )
     else:
         folder = trained_directory(init)
-        parts = (
+        config = RunConfig(
             read_config(folder / "model.keras"),
             TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
-            DecodingConfig.load(folder / "decoding.json"),
+            decoding=DecodingConfig.load(folder / "decoding.json"),
         )
-    model, tokenizer, search = parts
-    return RunConfig(model, tokenizer, decoding=search).with_options(**FINE_TUNING)
+    return config.with_options(**FINE_TUNING)
 
 
 def train_to_the_end(
