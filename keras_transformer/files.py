@@ -187,6 +187,14 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     return value
 
 
+def is_damage(error: Exception) -> bool:
+    """Whether an error of reading is that of a damaged file, not of the machine."""
+    # Errors of the machine have a number. That of NumPy, which seeks to before the
+    # beginning of a cut file, is EINVAL.
+    number = getattr(error, "errno", None) or errno.EINVAL
+    return number == errno.EINVAL and not isinstance(error, MemoryError)
+
+
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
     """Names `path` in errors of a block that writes it or `temporary`."""

@@ -13,11 +13,13 @@ from keras_transformer.text.sentencepiece_model import (
     SPECIAL_NAMES,
     cut_pieces,
     fitted,
+)
+from keras_transformer.text.tokenizer import (
+    Tokenizer,
     is_language,
     loaded,
     special_ids,
 )
-from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.training.intervals import capture, restore
 from keras_transformer.training.run_model import build_training_variables
-from keras_transformer.training.state import capture, restore
 from tests.models.backends import run_python
 from tests.models.test_exact_training import (
     RATE,

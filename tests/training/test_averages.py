@@ -15,17 +15,13 @@ from keras_transformer.apps.cli import main
 from keras_transformer.models import ExactTraining
 from keras_transformer.models.loading import load_model
 from keras_transformer.training import average_run, load_average
-from keras_transformer.training.averages import (
-    can_be_opened,
-    checkpoints_in,
-    save_checkpoint,
-)
+from keras_transformer.training.intervals import capture, restore, training_variables
 from keras_transformer.training.state import (
     State,
     StateFiles,
-    capture,
-    restore,
-    training_variables,
+    can_be_opened,
+    checkpoints_in,
+    save_checkpoint,
 )
 from tests import tiny_run
 from tests.tiny_run import assert_equal

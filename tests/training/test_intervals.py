@@ -19,8 +19,7 @@ from keras_transformer.training.intervals import (
     check_not_hopeless,
     end_of_interval,
 )
-from keras_transformer.training.state import State
-from keras_transformer.training.validation import rows_to_average, without_progress
+from keras_transformer.training.state import State, rows_to_average, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state, run_toy
 
