@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import gc
 import importlib
 import os
@@ -82,28 +83,50 @@ def rng():
     return np.random.default_rng(1706)
 
 
+def made_once(tmp_path_factory, name, make):
+    """The folder that `make` fills, once for all processes of a run of the tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            make(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory):
-    """The directory of a training run of three epochs."""
-    directory = tmp_path_factory.mktemp("tiny")
-    text = tiny_run.write_pairs(directory / "train.tsv")
-    validation = tiny_run.write_pairs(directory / "valid.tsv", tiny_run.VALID)
-    tiny_run.run(directory / "run", text=text, validation=validation)
-    return directory / "run"
+    """The directory of a training run of three epochs, which no test changes."""
+
+    def make(folder):
+        text = tiny_run.write_pairs(folder / "train.tsv")
+        validation = tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
+        tiny_run.run(folder / "run", text=text, validation=validation)
+
+    return made_once(tmp_path_factory, "tiny", make) / "run"
 
 
 @pytest.fixture(scope="session")
 def saved_model(tmp_path_factory):
     """The SavedModel of `tiny_run.translator()`: .../tiny/1."""
-    path = tmp_path_factory.mktemp("saved_models") / "tiny" / "1"
-    return tiny_run.translator().export(path)
+
+    def make(folder):
+        tiny_run.translator().export(folder / "tiny" / "1")
+
+    return made_once(tmp_path_factory, "saved_models", make) / "tiny" / "1"
 
 
 @pytest.fixture(scope="session")
 def lite_export(tmp_path_factory):
     """The LiteRT export of `tiny_run.translator()`."""
-    path = tmp_path_factory.mktemp("litert") / "tiny"
-    return tiny_run.translator().export(path, "litert", languages=("en", "de"))
+
+    def make(folder):
+        tiny_run.translator().export(folder / "tiny", "litert", languages=("en", "de"))
+
+    return made_once(tmp_path_factory, "litert", make) / "tiny"
 
 
 @pytest.fixture

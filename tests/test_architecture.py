@@ -420,7 +420,7 @@ def test_another_backend_is_refused_in_a_sentence():
         assert line.endswith(f"{rule}KERAS_BACKEND={backend}")
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("import keras, keras_transformer")
 @pytest.mark.parametrize(
     "imports",
     ("import keras, keras_transformer", "from keras_transformer import Transformer"),
