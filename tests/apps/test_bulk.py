@@ -1,5 +1,6 @@
 """Bulk translation: order, windows, crashes at every moment, two at once, Ray."""
 
+import functools
 import gzip
 import io
 import itertools
@@ -558,6 +559,9 @@ def ray_here(monkeypatch):
     )
     for name in ("TF_NUM_INTRAOP_THREADS", "TF_CPP_MIN_LOG_LEVEL"):
         monkeypatch.setenv(name, os.environ[name])  # A worker sets them.
+    # Two workers of one process share what takes seconds.
+    loaded = functools.cache(ExportedTranslator)
+    monkeypatch.setattr("keras_transformer.formats.ExportedTranslator", loaded)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "ray.util", SimpleNamespace(ActorPool=ActorPool))
 

@@ -107,9 +107,9 @@ def test_an_import_trains(tmp_path, rng):
     source = pair.source.tokenize(foreign.TEXTS[:2]).to_tensor(0).numpy()
     target = pair.target.tokenize(foreign.TEXTS[2:4]).to_tensor(0).numpy()
     target_in = np.pad(target, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
-    model.compile(Adam(1e-3), MaskedCrossentropy(0.1))
+    model.compile(Adam(1e-3), MaskedCrossentropy(0.1), run_eagerly=True)
     inputs = (source, target_in)
-    losses = [model.train_on_batch(inputs, target) for _ in range(6)]
+    losses = [model.train_on_batch(inputs, target) for _ in range(3)]
     assert np.isfinite(losses).all() and losses[-1] < losses[0]
 
 

@@ -100,21 +100,6 @@ def test_a_finished_training_says_so_unless_it_is_quiet(trained, files, capsys):
     assert "is finished: 8 updates" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_evaluate_export_and_translate_agree(trained, files, tmp_path, capsys):
-    output, version = tmp_path / "out" / "test.txt", tmp_path / "saved" / "tiny" / "1"
-    words = "--test", files[1], "--output", output
-    assert run("evaluate", trained[1], *words) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 3 and printed[0].startswith("BLEU ")
-    live = output.read_text("utf-8").splitlines()
-    done = in_a_process("export", trained[1], "--output", version, "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version}\n", "")
-    sources = [source for source, _ in tiny_run.VALID]
-    assert run("translate", version.parent, *sources) == 0
-    assert capsys.readouterr().out.splitlines() == live
-
-
 def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys):
     words = "--train", files[0], "--run", tmp_path / "dry", *SIZES, "--dry-run"
     result, said = objects(capsys, "train", *words)
