@@ -42,6 +42,8 @@ def test_graphs_are_made_once_and_a_server_sees_no_half_written_version(
     assert len(seen) == 1 and not seen[0].isdecimal()
     assert not list((tmp_path / "name").iterdir())
     # What comes of a run is beside it, for the page of `serve` and for programs.
+    card = "keras_transformer.formats.saved_model.model_card"
+    monkeypatch.setattr(card, lambda *_: "")  # The real one translates.
     more = {"run": run_directory, "languages": ("en", "de")}
     more = tiny_run.translator().export(tmp_path / "name", **more) / "assets.extra"
     page = json.loads((more / "page.json").read_text("utf-8"))
