@@ -12,7 +12,6 @@ import gc
 import importlib
 import os
 import sys
-import zlib
 
 # Keras and TensorFlow read these when they are imported, below.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -38,26 +37,29 @@ def pytest_configure(config):
     )
 
 
+def pytest_generate_tests(metafunc):
+    mark = metafunc.definition.get_closest_marker("one_case")
+    if mark is not None and not mark.args:
+        pytest.fail("`one_case` must name the case that is not slow", pytrace=False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks all cases of a test marked `one_case` but one as slow.
+    """Marks the cases of a test with `one_case("NAME")` as slow, but that of the name.
 
-    The mark may name the case. Otherwise which one it is, of those not marked slow
-    anyway, hangs on the test's name: every run has the same, and tests that share a
-    list of cases try different ones. `-m "slow or not slow"` runs all.
+    All stay as they are where that one is not among them. `-m "slow or not slow"` runs
+    all.
     """
-    cases = collections.defaultdict(list)
+    tests = collections.defaultdict(dict)
     for item in items:
-        if item.get_closest_marker("one_case") and not item.get_closest_marker("slow"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for test, others in cases.items():
-        place = zlib.crc32(test.encode()) % len(others)
-        named = others[0].get_closest_marker("one_case").args
-        if named:
-            (place,) = [i for i, x in enumerate(others) if f"[{named[0]}]" in x.nodeid]
-        others.pop(place)
-        for item in others:
-            item.add_marker("slow")
+        mark = item.get_closest_marker("one_case")
+        if mark is not None:
+            test, _, case = item.nodeid.partition("[")
+            tests[test][item] = case.removesuffix("]") in mark.args
+    for cases in tests.values():
+        for item, is_named in cases.items():
+            if any(cases.values()) and not is_named:
+                item.add_marker("slow")
 
 
 @pytest.fixture(scope="module", autouse=True)
