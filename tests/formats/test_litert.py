@@ -122,7 +122,7 @@ def tagger():
     return kt.ExactModel(ids, keras.layers.Dense(5)(states))
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("True")
 @pytest.mark.parametrize("quantize", [False, True])
 def test_keras_itself_writes_any_other_model_for_any_size(tmp_path, rng, quantize):
     model, path = randomise(tagger(), rng), tmp_path / "tagger.tflite"

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -20,8 +21,6 @@ from keras_transformer.apps.serving import page_routes, serve, server
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats import ExportedTranslator
-from keras_transformer.search.strings import SIGNATURES
-from tests import tiny_run
 from tests.apps.serving.tiny_models import write_model
 
 URL = "/v1/models/tiny"
@@ -186,19 +185,20 @@ def test_the_page_and_its_files_come_with_a_strict_policy(client):
     assert {f"/{name}" for name in names} < page_routes.FILES.keys() and len(names) == 3
 
 
-def test_the_page_is_told_what_there_is_to_ask(client, run_directory, tmp_path):
+def test_the_page_is_told_what_there_is_to_ask(client, directory, tmp_path):
     facts = client.get("/page.json").json()
     assert (facts["name"], facts["version"], facts["examples"]) == ("tiny", 3, [])
-    assert facts["languages"] is None and "half" in facts["signatures"]
+    assert facts["languages"] is None
+    names = "echo first half kinds letters repeat serving_default spin total"
+    assert facts["signatures"] == names.split()
     assert "access-control-allow-origin" not in client.get("/page.json").headers
-    translator = tiny_run.translator()
-    path = tmp_path / "tiny" / "1"
-    translator.export(path, run=run_directory, languages=("en", "de"))
+    path = shutil.copytree(directory / "3", tmp_path / "tiny" / "1")
+    told = {"languages": ["en", "de"], "examples": ["a bear", "a dog"]}
+    (path / "assets.extra").mkdir()
+    (path / "assets.extra" / "page.json").write_text(json.dumps(told), "utf-8")
     app = make_app(ServedModel(path), "box")
     facts = TestClient(app, "http://localhost").get("/page.json").json()
-    assert facts["signatures"] == sorted(SIGNATURES)
-    assert facts["languages"] == ["en", "de"]
-    assert facts["examples"] == [source for source, _ in tiny_run.VALID[:3]]
+    assert {name: facts[name] for name in told} == told
 
 
 ONE = {"instances": ["a"]}
