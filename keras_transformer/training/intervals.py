@@ -21,7 +21,7 @@ from keras import ops
 from keras_transformer.config import TrainingConfig
 from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.nn.kernels.keras_private import loss_tracker
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.averages import save_checkpoint
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
@@ -146,10 +146,9 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     model.jit_compile = plain  # Validation compiles nothing.
     skipped = model.nonfinite_batches - before
     if skipped:
-        say(
+        warn(
             run.console,
-            f"warning: skipped {plural(skipped, 'batch')} whose loss or gradient was "
-            "not finite",
+            f"skipped {plural(skipped, 'batch')} whose loss or gradient was not finite",
         )
     return callbacks.figures
 

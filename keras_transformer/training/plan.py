@@ -19,7 +19,7 @@ from keras_transformer.files import read_json
 from keras_transformer.nn.kernels.keras_private import layers_within
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
 from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import say
+from keras_transformer.terminal import say, warn
 from keras_transformer.text import TokenizerPair, learn_tokenizers
 from keras_transformer.training.averages import can_be_opened, checkpoint_path
 from keras_transformer.training.job import Job, check_transformer
@@ -171,9 +171,9 @@ def _newest_state(states, limits, is_whole, console):
             told = [path for path in lost if path.exists() or state is newest]
             for path in told:
                 what = "the final weights may have to do without it"
-                say(console, f"warning: {path} {_LOST}; {what}")
+                warn(console, f"{path} {_LOST}; {what}")
             return state
-        say(console, f"warning: {own} {_LOST}; trying the state before it")
+        warn(console, f"{own} {_LOST}; trying the state before it")
     return newest
 
 

@@ -27,7 +27,7 @@ from keras_transformer.files import read_json, replacing
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.search.run_directory import SUMMARY, shown_figure
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State
@@ -89,9 +89,9 @@ def report_devices(console: Console, dtype: str):
     say(console, f"computing in {dtype} with {backend} on {where}")
     gpus = Path("/proc/driver/nvidia/gpus")
     if not names and gpus.is_dir() and any(gpus.iterdir()):
-        say(
+        warn(
             console,
-            f"warning: {backend} cannot use the NVIDIA GPU of this machine: "
+            f"{backend} cannot use the NVIDIA GPU of this machine: "
             f"{_REMEDIES[backend]}, and see docs/training.md",
         )
 
@@ -132,9 +132,9 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
         if before[name] != value
     ]
     if found:
-        say(
+        warn(
             console,
-            f"warning: going on with {'; '.join(found)}: the result is that of an "
+            f"going on with {'; '.join(found)}: the result is that of an "
             "uninterrupted run to rounding only, and dropout may draw other numbers",
         )
 

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from keras_transformer.files import replacing
 from keras_transformer.models.exact_training import ExactTraining
-from keras_transformer.terminal import say
+from keras_transformer.terminal import warn
 
 # The newest one, and one in case it is damaged.
 KEPT_STATES = 2
@@ -127,9 +127,9 @@ class StateFiles:
                 is_seek = getattr(error, "errno", 0) in (None, errno.EINVAL)
                 if isinstance(error, (OSError, MemoryError)) and not is_seek:
                     raise
-                say(
+                warn(
                     console,
-                    f"warning: {path} is damaged ({type(error).__name__}: {error}); "
+                    f"{path} is damaged ({type(error).__name__}: {error}); "
                     "trying the state before it",
                 )
                 continue

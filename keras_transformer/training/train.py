@@ -13,7 +13,7 @@ from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfi
 from keras_transformer.files import write_json
 from keras_transformer.search.run_directory import SUMMARY
 from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import plain_console, plural, say
+from keras_transformer.terminal import plain_console, plural, say, warn
 from keras_transformer.text import open_pairs
 from keras_transformer.training.averages import checkpoints_in, load_average
 from keras_transformer.training.intervals import (
@@ -248,9 +248,9 @@ def finish(run: Run, validation: Validation) -> Translator:
         warmup = run.config.training.warmup_steps
         rises = run.job.optimizer is None and state.updates < warmup
         if rises:
-            say(
+            warn(
                 run.console,
-                f"warning: the run ended after {plural(state.updates, 'update')} of a "
+                f"the run ended after {plural(state.updates, 'update')} of a "
                 f"warm-up of {warmup:,}, while the learning rate still rose: train "
                 "longer, or shorten `warmup_steps`",
             )
@@ -312,7 +312,7 @@ def _load_mean(run: Run) -> list[dict]:
     if readable:
         load_average(run.model, [run.checkpoint_of(row) for row in readable])
         return readable
-    say(run.console, "warning: the final weights are those of the last state")
+    warn(run.console, "the final weights are those of the last state")
     restore(run.model, run.state)
     run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     return []
@@ -323,7 +323,7 @@ def _can_load(run, path):
     try:
         load_average(run.model, [path])
     except (FileNotFoundError, ValueError) as error:
-        say(run.console, f"warning: the final weights do without it: {error}")
+        warn(run.console, f"the final weights do without it: {error}")
         return False
     return True
 

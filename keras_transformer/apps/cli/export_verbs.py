@@ -20,6 +20,7 @@ from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
     print_result,
+    print_warning,
 )
 
 # What CTranslate2 takes of the search; it is told the rest in each call.
@@ -76,9 +77,9 @@ def export(options):
     with hidden:
         path = translator.export(options.output, format=options.format, **values)
     if run and weights_digest(run) != weights:
-        print_message(
-            f"keras-transformer: warning: {run} has other weights by now: what {path} "
-            "says of its training and scores may be theirs"
+        print_warning(
+            f"{run} has other weights by now: what {path} says of its training and "
+            "scores may be theirs"
         )
     print_result(path)
     return {"path": path, "format": options.format}

@@ -23,6 +23,7 @@ from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
     print_result,
+    print_warning,
 )
 
 _LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slowly.
@@ -40,7 +41,7 @@ def evaluate(options):
     bad_lines = load_module("text").BadLines(_bad_line_budget(options))
     pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
     if bad_lines.count:
-        print_message(f"keras-transformer: warning: left out {bad_lines}")
+        print_warning(f"left out {bad_lines}")
     scores = evaluation.evaluate(
         translator, pairs, options.output, show_progress=not options.quiet
     )
@@ -59,13 +60,11 @@ def evaluate(options):
                 weights=weights,
             )
         except OSError as error:
-            print_message(
-                f"keras-transformer: warning: the scores were not recorded: {error}"
-            )
+            print_warning(f"the scores were not recorded: {error}")
         if weights_digest(options.model) != weights:
-            print_message(
-                f"keras-transformer: warning: {options.model} has other weights by "
-                "now: the scores are those of the weights before"
+            print_warning(
+                f"{options.model} has other weights by now: the scores are those of "
+                "the weights before"
             )
     return values | {"output": options.output, "bad_lines": bad_lines.count}
 
@@ -158,10 +157,7 @@ def translate(options):
 
 
 def _warn_of_cut(place, others=""):
-    print_message(
-        f"keras-transformer: warning: {place} is too long and was cut{others}: see "
-        "--max-source-length"
-    )
+    print_warning(f"{place} is too long and was cut{others}: see --max-source-length")
 
 
 def distill(options):
