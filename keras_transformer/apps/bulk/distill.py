@@ -56,7 +56,7 @@ def distill(
         best_of: Number of the teacher's translations of which the nearest to the
             reference is taken, by chrF (Popović, 2015); 1 takes the best.
         bad_line_budget: Most bad lines of the pairs to skip.
-        window: Pairs that are translated together, the longest first.
+        window: Pairs that are translated together.
         fingerprint: Identity of the teacher, such as `model_fingerprint(...)`. An
             unfinished output of another one is not resumed.
         facts: More to say in OUTPUT.json, such as the teacher's directory.

@@ -246,16 +246,11 @@ def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, sta
     assert "broken" in response.json()["error"]
 
 
-def test_a_large_request_is_cut_and_answered_as_one(client):
-    """And short texts together: the longest is alone here."""
+def test_a_large_request_runs_whole(client):
     body = {"inputs": ["abc"] + ["a"] * 64, "signature_name": "letters"}
     outputs = predict(client, body).json()["outputs"]
-    assert outputs["rows"] == [1] + [32] * 64
     assert outputs["letters"] == [["a", "b", "c"]] + [["a", "", ""]] * 64
     assert outputs["count"] == [3] + [1] * 64
-    # A signature without rows in its outputs runs whole.
-    body = {"inputs": [1.0] * 40, "signature_name": "total"}
-    assert predict(client, body).json()["outputs"]["sum"] == 40
 
 
 def test_a_request_holds_no_more_rows_than_the_written_parameters_allow(directory):
