@@ -11,7 +11,7 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.apps.plots.curves import axes_for
+from keras_transformer.apps.plots.curves import panels
 from keras_transformer.apps.plots.piece_labels import labels_of
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.models.transformer import Transformer
@@ -64,20 +64,18 @@ def attention(
         >>> figure.savefig("attention.png")
     """
     weights = _array("weights", weights, (2, 3))
-    if head is not None:
-        check_number("head", head, int)
-        count = len(weights) if weights.ndim == 3 else 0
-        if not -count <= head < count:
-            raise ValueError(
-                f"`head` must be one of the {count} heads of `weights`, counted from "
-                f"0. Received: head={head}, weights of shape {weights.shape}"
-            )
-        weights = weights[head]
-    elif weights.ndim == 3:
-        weights = weights.mean(axis=0)
+    heads = weights.reshape(-1, *weights.shape[-2:])
+    if head is None:
+        weights = heads.mean(axis=0)
+    else:
+        last = len(heads) - 1
+        check_number("head", head, int, minimum=-len(heads), maximum=last)
+        weights = heads[head]
     size = _size(weights.shape, _SQUARE, _MARGIN)
-    figure, (ax,) = axes_for(None if ax is None else [ax], 1, size)
+    if ax is None:
+        _, (ax,) = panels(1, size)
     image = _grid(ax, weights, queries, keys, title)
+    figure = ax.get_figure(root=True)
     figure.colorbar(image, ax=ax, shrink=0.7, pad=0.02)
     return figure
 
@@ -88,7 +86,6 @@ def attention_heads(
     keys: Sequence[str] | None = None,
     *,
     title: str | None = None,
-    axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> Figure:
     """Draws the attention of every head side by side, on one colour scale.
 
@@ -97,7 +94,6 @@ def attention_heads(
         queries: T tokens, down the left side, or `None` for positions.
         keys: S tokens, along the top, or `None` for positions.
         title: Text above the picture.
-        axes: At least H axes to draw on, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -110,15 +106,14 @@ def attention_heads(
     """
     weights = _array("weights", weights, (3,))
     size = _size(weights.shape[1:], _SMALL_SQUARE, _SMALL_MARGIN)
-    is_own = axes is None
     # The whole picture about as high as wide.
     columns = max(1, round(math.sqrt(len(weights) * size[1] / size[0])))
-    figure, axes = axes_for(axes, len(weights), size, columns)
+    figure, axes = panels(len(weights), size, columns)
     largest = weights.max()
     for head, (ax, one) in enumerate(zip(axes, weights, strict=True)):
         image = _grid(ax, one, queries, keys, f"head {head}", largest)
     figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
-    if title is not None and is_own:
+    if title is not None:
         figure.suptitle(title, parse_math=False)
     return figure
 
@@ -217,12 +212,8 @@ class SentenceAttention(NamedTuple):
                 "T x S matrix, or is an SSRU; `kind` must be another. Received: "
                 f"kind={kind!r}"
             )
-        check_number("layer", layer, int)
-        if not -len(weights) <= layer < len(weights):
-            raise ValueError(
-                f"`layer` must be from {-len(weights)} to {len(weights) - 1}. "
-                f"Received: layer={layer}"
-            )
+        last = len(weights) - 1
+        check_number("layer", layer, int, minimum=-len(weights), maximum=last)
         return (weights[layer], *tokens[kind])
 
 
