@@ -84,11 +84,15 @@ class RayTranslator:
         """Returns one translation for each text, in order."""
         return [found[0].text for found in self.translate(texts)]
 
-    def translate(self, texts: list[str]) -> list[list[Translation]]:
-        """Returns the best `Translation` of each text, in a list of its own."""
+    def translate(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns the `n_best` `Translation`s of each text, best first."""
+
+        def run(worker, part):
+            return worker.run.remote(part, n_best)
+
         parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
         try:
-            found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
+            found = list(self._pool.map(run, parts))
         except self._error as error:
             # Ray's message is the traceback of the worker, with the error at its end.
             *_, cause = str(error).strip().splitlines()
@@ -105,5 +109,5 @@ class _Worker:
 
         self._translator = ExportedTranslator(model)
 
-    def run(self, texts):
-        return self._translator.translate(texts)
+    def run(self, texts, n_best):
+        return self._translator.translate(texts, n_best)

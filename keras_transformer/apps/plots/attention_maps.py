@@ -16,8 +16,6 @@ from keras_transformer.apps.plots.piece_labels import labels_of
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.layers.attention import recorded_attention
-from keras_transformer.nn.layers.linear_attention import LinearAttention
-from keras_transformer.nn.layers.ssru import SSRU
 from keras_transformer.search.generator import Generator
 from keras_transformer.types import TensorLike
 
@@ -25,12 +23,9 @@ if TYPE_CHECKING:  # It loads TensorFlow.
     from keras_transformer.search.translator import Translator
 
 # Inches: a token's square, the space of labels and colour bar, the largest figure.
-_SQUARE = 0.28
-_MARGIN = 1.6
+_SQUARE = 0.25
+_MARGIN = 1.3
 _LARGEST = 24.0
-# The same of one of several panels.
-_SMALL_SQUARE = 0.2
-_SMALL_MARGIN = 1.0
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
@@ -71,7 +66,7 @@ def attention(
         last = len(heads) - 1
         check_number("head", head, int, minimum=-len(heads), maximum=last)
         weights = heads[head]
-    size = _size(weights.shape, _SQUARE, _MARGIN)
+    size = _size(*weights.shape)
     if ax is None:
         _, (ax,) = panels(1, size)
     image = _grid(ax, weights, queries, keys, title)
@@ -105,7 +100,7 @@ def attention_heads(
         >>> figure = plots.attention_heads(np.full((4, 2, 3), 1 / 3))
     """
     weights = _array("weights", weights, (3,))
-    size = _size(weights.shape[1:], _SMALL_SQUARE, _SMALL_MARGIN)
+    size = _size(*weights.shape[1:])
     # The whole picture about as high as wide.
     columns = max(1, round(math.sqrt(len(weights) * size[1] / size[0])))
     figure, axes = panels(len(weights), size, columns)
@@ -130,10 +125,9 @@ def _array(name, values, ranks):
     return array.astype("float64")
 
 
-def _size(shape, square, margin):
+def _size(rows, columns):
     """Width and height of a picture of T rows and S columns (inches)."""
-    rows, columns = shape
-    sides = (columns * square + margin, rows * square + margin)
+    sides = (columns * _SQUARE + _MARGIN, rows * _SQUARE + _MARGIN)
     return tuple(min(_LARGEST, max(3.0, side)) for side in sides)
 
 
@@ -178,8 +172,8 @@ class SentenceAttention(NamedTuple):
     target_tokens: list[str]  # T pieces, the end token included where it was reached
     decoder_tokens: list[str]  # T pieces, the target shifted right by the start token
     encoder: Any  # (L, H, S, S) float array; `None` of attention without weights
-    decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without weights
-    cross: Any  # (L, H, T, S)
+    decoder: Any  # (L, H, T, T), self-attention; or `None`
+    cross: Any  # (L, H, T, S); or `None`
 
     def of(self, kind: str, layer: int = -1) -> tuple[np.ndarray, list[str], list[str]]:
         """Returns the weights of a layer with their tokens, as `plots` takes them.
@@ -192,7 +186,7 @@ class SentenceAttention(NamedTuple):
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).
 
         Raises:
-            ValueError: If there is no such kind or layer, or its attention has no
+            ValueError: If there is no such kind or layer, or its attention records no
                 weights, as linear attention and an SSRU have none.
 
         Example:
@@ -208,9 +202,9 @@ class SentenceAttention(NamedTuple):
         weights = getattr(self, kind)
         if weights is None:
             raise ValueError(
-                f"The {kind}'s self-attention has no weights to show: it makes no "
-                "T x S matrix, or is an SSRU; `kind` must be another. Received: "
-                f"kind={kind!r}"
+                f"The attention of kind={kind!r} records no weights to show: it makes "
+                "no T x S matrix, is an SSRU, or is a layer of your own that does not "
+                "call `record_attention`."
             )
         last = len(weights) - 1
         check_number("layer", layer, int, minimum=-len(weights), maximum=last)
@@ -231,8 +225,7 @@ def sentence_attention(
         A `SentenceAttention`.
 
     Raises:
-        ValueError: If the model is not a `Transformer`, its attention is not recorded,
-            or `text` is empty.
+        ValueError: If the model is not a `Transformer`, or `text` is empty.
 
     Example:
         >>> seen = plots.sentence_attention(Translator.load("runs/en-de"), "A man.")
@@ -263,33 +256,21 @@ def sentence_attention(
     inputs = tuple(np.array([ids], "int32") for ids in (source, target_in))
     with recorded_attention() as record:
         model(inputs, training=False)
-    encoder = model.encoder_layers
     decoder = model.decoder_layers
     return SentenceAttention(
         source_tokens=tokenizers.source.pieces(source),
         target_tokens=tokenizers.target.pieces(target_out),
         decoder_tokens=tokenizers.target.pieces(target_in),
-        encoder=_to_itself(record, encoder),
-        decoder=_to_itself(record, decoder),
-        cross=_stacked(record, [layer.cross_attention for layer in decoder]),
+        encoder=_stacked(record, [one.self_attention for one in model.encoder_layers]),
+        decoder=_stacked(record, [one.self_attention for one in decoder]),
+        cross=_stacked(record, [one.cross_attention for one in decoder]),
     )
 
 
-def _to_itself(record, layers):
-    """The weights of self-attention, or `None` where no layer has any."""
-    attentions = [layer.self_attention for layer in layers]
-    if all(isinstance(one, (LinearAttention, SSRU)) for one in attentions):
-        return None
-    return _stacked(record, attentions)
-
-
 def _stacked(record, attentions):
-    """Weights (L, H, T, S) of the one sentence in the batch."""
+    """Weights (L, H, T, S) of the one sentence; `None` if a layer records none."""
     if any(attention not in record for attention in attentions):
-        raise ValueError(
-            "The model's attention is not recorded: a layer of your own must call "
-            "`record_attention`, as `MultiHeadAttention` does."
-        )
+        return None
     return np.stack(
         [ops.convert_to_numpy(record[attention][0])[0] for attention in attentions]
     ).astype("float32")

@@ -55,13 +55,7 @@ class ServedModel:
         }
         saved = saved_model_pb2.SavedModel()
         saved.ParseFromString((path / "saved_model.pb").read_bytes())
-        graphs = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
-        if len(graphs) != 1:
-            raise ValueError(
-                f"{path} must have one graph for serving, with the tag 'serve'. "
-                f"Received: {len(graphs)}"
-            )
-        [graph] = graphs
+        [graph] = saved.meta_graphs  # of more than one loading fails
         self.definitions = {
             name: json_format.MessageToDict(
                 definition,

@@ -308,7 +308,7 @@ def test_pairs_are_one_file_two_or_several_mixed(asked, tmp_path, capsys):
     for words, line in (
         ([*mix, "1"], "`--train-weights` must have a number for each `--train`"),
         (["--train", a, "--tokenizer", a, a, a], "`--tokenizer` takes one file for"),
-        (["--train", a, b, "--columns", "x", "y"], "`--columns` goes with one file"),
+        (["--train", a, b, "--columns", "x", "y"], "need data with named columns"),
     ):
         capsys.readouterr()
         assert train(*words) == 1
