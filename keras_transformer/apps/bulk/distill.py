@@ -77,13 +77,9 @@ def distill(
         >>> distill(teacher, open_pairs("train.tsv"), "distilled.tsv.gz")
         >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
     """
-    check_number("best_of", best_of, int)
+    # `most` is the beam size, or the `n_best` of an export.
+    check_number("best_of", best_of, int, minimum=1, maximum=teacher.most)
     check_number("bad_line_budget", bad_line_budget, int, minimum=0)
-    if not 1 <= best_of <= teacher.most:
-        raise ValueError(
-            f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "
-            f"`n_best`. Received: {best_of}"
-        )
     pairs = open_pairs(pairs)
     bad_lines = BadLines(bad_line_budget)
     check_another_file(output, pairs.files)

@@ -26,7 +26,6 @@ class Parser(argparse.ArgumentParser):
     """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
     def __init__(self, description, examples=(), **details):
-        self._words = ()
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
@@ -55,15 +54,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument("--json", help=what, **switch)
         return group
 
-    def parse_known_args(self, args=None, namespace=None):
-        self._words = args or ()
-        return super().parse_known_args(args, namespace)
-
     def error(self, message):
-        names = {word.partition("=")[0] for word in self._words if word[:2] == "--"}
-        unknown = sorted(names - {"--", *self.flags()})
-        if "are required" in message and unknown:
-            message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.
         super().error(printable(message))
 

@@ -111,8 +111,9 @@ def translate(options):
         window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
     texts, sources = itertools.tee(texts or bulk.read_texts(source))
     one_line = load_module("text.lines").one_line
+    most = options.n_best or 1
     translations = bulk.translate_lines(
-        lambda some: translator.translate(some, _count(options)), texts, window=window
+        lambda some: translator.translate(some, most), texts, window=window
     )
     results = []
     cut = 0
@@ -139,7 +140,7 @@ def _translate_file(translator, source, options, name):
     bulk = load_module("apps.bulk")
 
     def translate(texts):
-        rows = translator.translate(texts, _count(options))
+        rows = translator.translate(texts, options.n_best or 1)
         return [found[0]._replace(text=_line(found, options)) for found in rows]
 
     summary = bulk.translate_file(
@@ -156,10 +157,6 @@ def _translate_file(translator, source, options, name):
         others = f", as {summary.truncated - 1:,} more" if summary.truncated > 1 else ""
         _warn_of_cut(f"{name}{summary.first_truncated}", others)
     return dataclasses.asdict(summary) | {"output": options.output}
-
-
-def _count(options):
-    return 1 if options.n_best is None else options.n_best
 
 
 def _line(found, options):

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from keras_transformer.apps.plots.curves import panels
-from keras_transformer.apps.plots.piece_labels import labels_of
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.layers.attention import recorded_attention
@@ -27,6 +26,7 @@ _SQUARE = 0.25
 _MARGIN = 1.3
 _LARGEST = 24.0
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
+_NAMES = {"<s>": "(start)", "</s>": "(end)"}
 
 
 def attention(
@@ -149,16 +149,19 @@ def _grid(ax, weights, queries, keys, title, largest=None):
                 f"`{name}` must be as many as in `weights`. "
                 f"Received: {len(tokens)} tokens, {count} in the array"
             )
-        labels = [
-            label.translate(_SIGNS) for label in labels_of(list(map(str, tokens)))
-        ]
+        labels = [_label(str(token)) for token in tokens]
         is_upright = name == "queries" or max(map(len, labels)) < 3
         # A dollar sign is a token, not the start of a formula.
         rotation = 0 if is_upright else 90
         set_ticks(range(count), labels, rotation=rotation, parse_math=False)
-    if title is not None:
-        ax.set_title(title, fontsize="medium", parse_math=False)
+    ax.set_title(title or "", fontsize="medium", parse_math=False)
     return image
+
+
+def _label(token):
+    """Returns a token without SentencePiece's mark of a word's start, made visible."""
+    text = token.replace("▁", " ").strip(" ") or " "
+    return _NAMES.get(token, text.translate(_SIGNS))
 
 
 class SentenceAttention(NamedTuple):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # A directory or file of a run, what `fit` returned, or numbers by name.
 Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
+_PANEL = (4.8, 3.5)  # inches
 # The titles of panels, in their order; others have their names.
 _TITLES = {
     "loss": "loss (nats a token)",
@@ -62,15 +63,12 @@ def training_curves(log: Log, metrics: Sequence[str] | None = None) -> Figure:
     if metrics is None:
         others = known.keys() - _TITLES.keys() - {"step", "updates"}
         metrics = [*filter(known.__contains__, _TITLES), *sorted(others)]
-    if not metrics:
-        raise ValueError("The log has no quantity to draw, such as `loss`.")
-    for metric in metrics:
-        if metric not in known:
-            raise ValueError(
-                f"The log has no {metric!r}. It has: {', '.join(known) or 'nothing'}"
-            )
-    size = (6.4, 4.0) if len(metrics) == 1 else (4.4, 3.2)
-    figure, axes = panels(len(metrics), size, columns=3)
+    if not metrics or not known.keys() >= set(metrics):
+        raise ValueError(
+            f"`metrics` must be some of those of the log: {', '.join(known)}. "
+            f"Received: metrics={metrics}"
+        )
+    figure, axes = panels(len(metrics), _PANEL, columns=3)
     best = None
     scores = np.array(log.get(f"val_{monitor}", []))
     if np.isfinite(scores).any():

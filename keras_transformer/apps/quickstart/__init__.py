@@ -20,7 +20,7 @@ from keras_transformer.training import train
 from keras_transformer.training.evaluation import Scores, evaluate
 
 NAME = "quickstart-en-de"  # of the run and the SavedModel
-SIZES = {"train": 60_000, "valid": 500, "test": 500}
+SIZES = {"train": 75_000, "valid": 500, "test": 500}
 # Tuned on the validation sentences. Pre-norm is stable at the high learning rate of a
 # short run, and a grammar needs no dropout.
 CONFIG = RunConfig.preset(
@@ -31,7 +31,7 @@ CONFIG = RunConfig.preset(
     vocabulary_size=2000,
     batch_tokens=1500,
     epochs=2,
-    warmup_steps=200,
+    warmup_steps=250,
     learning_rate=0.01,
     label_smoothing=0.05,
     average_checkpoints=1,

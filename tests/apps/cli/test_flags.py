@@ -93,7 +93,6 @@ REFUSED = {
     "trian --run x": "invalid choice: 'trian'",
     "train": "the following arguments are required: --train, --run",
     "export x": "the following arguments are required: --output",
-    "train --trian x": "required: --train, --run; unrecognized: --trian",
     "serve --json x": "unrecognized arguments: --json",
     # Never a part of a flag, nor a flag of the verb before it.
     "translate x --ouput y": "--ouput y (did you mean --output or --input?)",
