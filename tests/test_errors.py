@@ -825,7 +825,7 @@ COMMANDS = {
     # Ray.
     RAY + "0 --input {f}/good.tsv --output b": "--ray-workers: must be at least 1",
     RAY + "2 dog": "`--ray-workers` needs `--input` and `--output`",
-    "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "a SavedModel",
+    "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "no SavedModel",
     RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
     "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
     "evaluate {s} --test {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no",

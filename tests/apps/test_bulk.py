@@ -547,6 +547,7 @@ def ray_here(monkeypatch):
 
 def test_without_ray_the_error_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
+    (tmp_path / "saved_model.pb").touch()
     with pytest.raises(ImportError, match=r"\[ray\]"):
         RayTranslator(tmp_path, 2)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_transformer.config.extras import how_to_install
 from keras_transformer.config.options import check_number
+from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.translation import Translation
 
 _PART = 128  # texts that a worker gets at a time
@@ -45,6 +46,7 @@ class RayTranslator:
     def __init__(
         self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
     ) -> None:
+        self.path = latest_version(model).absolute()
         try:
             import ray
             from ray.util import ActorPool
@@ -52,12 +54,9 @@ class RayTranslator:
             raise ImportError(
                 f"Several workers need Ray: {how_to_install('ray')}."
             ) from error
-        from keras_transformer.formats.versions import latest_version
-
         check_number("workers", workers, int, minimum=1)
         check_number("cpus", cpus, int, minimum=1)
         check_number("gpus", gpus, minimum=0)
-        self.path = latest_version(model).absolute()
         if not ray.is_initialized():
             options = {"logging_level": "ERROR"}
             if not os.environ.get("RAY_ADDRESS"):

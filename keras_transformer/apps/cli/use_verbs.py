@@ -208,11 +208,6 @@ def _check_for_ray(options):
     """Raises `ValueError` unless the options of `translate` fit `--ray-workers`."""
     if options.input is None or options.output is None:
         raise ValueError("`--ray-workers` needs `--input` and `--output`.")
-    if is_run(options.model):
-        raise ValueError(
-            "`--ray-workers` needs a SavedModel: `export` writes one. Received: "
-            f"{options.model}, a training run"
-        )
     _check_no_search(options)
 
 

@@ -58,17 +58,15 @@ def attention(
         >>> figure = plots.attention(np.eye(2), ["Guten", "Tag"], ["Good", "day"])
         >>> figure.savefig("attention.png")
     """
-    weights = _array("weights", weights, (2, 3))
-    heads = weights.reshape(-1, *weights.shape[-2:])
+    heads = _heads(weights)
     if head is None:
         weights = heads.mean(axis=0)
     else:
         last = len(heads) - 1
         check_number("head", head, int, minimum=-len(heads), maximum=last)
         weights = heads[head]
-    size = _size(*weights.shape)
     if ax is None:
-        _, (ax,) = panels(1, size)
+        _, (ax,) = panels(1, _size(*weights.shape))
     image = _grid(ax, weights, queries, keys, title)
     figure = ax.get_figure(root=True)
     figure.colorbar(image, ax=ax, shrink=0.7, pad=0.02)
@@ -99,13 +97,13 @@ def attention_heads(
     Example:
         >>> figure = plots.attention_heads(np.full((4, 2, 3), 1 / 3))
     """
-    weights = _array("weights", weights, (3,))
-    size = _size(*weights.shape[1:])
+    heads = _heads(weights)
+    size = _size(*heads.shape[1:])
     # The whole picture about as high as wide.
-    columns = max(1, round(math.sqrt(len(weights) * size[1] / size[0])))
-    figure, axes = panels(len(weights), size, columns)
-    largest = weights.max()
-    for head, (ax, one) in enumerate(zip(axes, weights, strict=True)):
+    columns = max(1, round(math.sqrt(len(heads) * size[1] / size[0])))
+    figure, axes = panels(len(heads), size, columns)
+    largest = heads.max()
+    for head, (ax, one) in enumerate(zip(axes, heads, strict=True)):
         image = _grid(ax, one, queries, keys, f"head {head}", largest)
     figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
     if title is not None:
@@ -113,16 +111,15 @@ def attention_heads(
     return figure
 
 
-def _array(name, values, ranks):
-    """Values as a NumPy array of float64, of one of some ranks."""
-    array = np.asarray(ops.convert_to_numpy(values))
-    if array.ndim not in ranks or not array.size:
-        allowed = " or ".join(map(str, ranks))
+def _heads(weights):
+    """Weights as a NumPy array (H, T, S) of float64; H is 1 of weights (T, S)."""
+    array = np.asarray(ops.convert_to_numpy(weights))
+    if array.ndim not in (2, 3) or not array.size:
         raise ValueError(
-            f"`{name}` must have {allowed} axes and not be empty. Received: shape "
+            "`weights` must have 2 or 3 axes and not be empty. Received: shape "
             f"{array.shape}"
         )
-    return array.astype("float64")
+    return array.reshape(-1, *array.shape[-2:]).astype("float64")
 
 
 def _size(rows, columns):

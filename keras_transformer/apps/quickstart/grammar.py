@@ -3,6 +3,8 @@
 A pattern stands there in both languages. In it "…" is the object of the verb, and
 `{gift.acc}` a word with the tag `gift`: `en` is English, `de`, `acc` and `dat` are the
 cases of German. Forms such as `{subject.am}` and `{finite}` agree with the subject.
+A noun has its nominative, accusative and dative where they differ, a determiner these
+for each gender, with the ending of an adjective behind it.
 """
 
 from __future__ import annotations
@@ -95,14 +97,13 @@ class Grammar:
     def pair(self) -> tuple[str, str]:
         """Returns an English sentence and its translation."""
         pattern = self._pick(tables()["pattern"])
+        text = pattern["pattern"]
         # Nobody says "I am finding".
-        is_doing = "{doing}" in pattern["pattern"]
-        verbs = [row for row in tables()["verb"] if row["doing"] or not is_doing]
+        verbs = [x for x in tables()["verb"] if x["doing"] or "{doing}" not in text]
         verb = self._pick(verbs)
-        text = pattern["pattern"].replace("…", verb["object"])
-        roles = dict.fromkeys(re.findall(r"{(\w+)\.", text))
-        negated = _is_negated(pattern)
-        phrases = {role: self._phrase(role, negated) for role in roles}
+        whole = text.replace("…", verb["object"])
+        roles = dict.fromkeys(re.findall(r"{(\w+)\.", whole))
+        phrases = {role: self._phrase(role, _is_negated(pattern)) for role in roles}
         if len({one.en for one in phrases.values()}) < len(phrases):
             return self.pair()  # Anna would call Anna.
         return said(pattern, verb, phrases)
