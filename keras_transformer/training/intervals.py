@@ -23,7 +23,7 @@ from keras_transformer.config import TrainingConfig
 from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.keras_private import loss_tracker
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run
@@ -145,10 +145,10 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     model.jit_compile = plain  # Validation compiles nothing.
     if callbacks.skipped:
-        say(
+        warn(
             run.console,
-            f"warning: skipped {plural(callbacks.skipped, 'batch')} whose loss or "
-            "gradient was not finite",
+            f"skipped {plural(callbacks.skipped, 'batch')} whose loss or gradient was "
+            "not finite",
         )
     return callbacks.figures
 

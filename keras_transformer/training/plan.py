@@ -21,7 +21,7 @@ from keras_transformer import text
 from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.files import read_json
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text.pairs import ParallelText
 from keras_transformer.training.state import (
     State,
@@ -232,9 +232,9 @@ def _newest_state(directory, options, finished, console):
             told = [path for path in lost if path.exists() or state is newest]
             for path in told:
                 what = "the final weights may have to do without it"
-                say(console, f"warning: {path} {_LOST}; {what}")
+                warn(console, f"{path} {_LOST}; {what}")
             return state
-        say(console, f"warning: {own} {_LOST}; trying the state before it")
+        warn(console, f"{own} {_LOST}; trying the state before it")
     return newest
 
 

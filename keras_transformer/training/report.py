@@ -27,7 +27,7 @@ from keras_transformer.files import read_json, replacing
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.search.run_directory import SUMMARY, shown_figure
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State, without_progress
@@ -86,10 +86,10 @@ def report_devices(console: Console, dtype: str):
         remedy = "install a PyTorch that is built for CUDA"
         if backend in _EXTRAS:
             remedy = how_to_install(_EXTRAS[backend])
-        say(
+        warn(
             console,
-            f"warning: {backend} cannot use the NVIDIA GPU of this machine: {remedy}, "
-            "and see docs/training.md",
+            f"{backend} cannot use the NVIDIA GPU of this machine: {remedy}, and see "
+            "docs/training.md",
         )
 
 
@@ -129,9 +129,9 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
         if before[name] != value
     ]
     if found:
-        say(
+        warn(
             console,
-            f"warning: going on with {'; '.join(found)}: the result is that of an "
+            f"going on with {'; '.join(found)}: the result is that of an "
             "uninterrupted run to rounding only, and dropout may draw other numbers",
         )
 

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.files import is_damage, replacing
-from keras_transformer.terminal import say
+from keras_transformer.terminal import warn
 from keras_transformer.text.pairs import checked_path
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ class StateFiles:
             except Exception as error:
                 if not is_damage(error):
                     raise
-                say(
+                warn(
                     console,
-                    f"warning: {path} is damaged ({type(error).__name__}: {error}); "
+                    f"{path} is damaged ({type(error).__name__}: {error}); "
                     "trying the state before it",
                 )
                 continue

@@ -21,7 +21,7 @@ from keras_transformer.files import write_json
 from keras_transformer.models.loading import read_config
 from keras_transformer.search.run_directory import SUMMARY, trained_directory
 from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import plain_console, plural, say
+from keras_transformer.terminal import plain_console, plural, say, warn
 from keras_transformer.text import open_pairs
 from keras_transformer.training.devices import distribution_scope
 from keras_transformer.training.intervals import (
@@ -299,9 +299,9 @@ def finish(run: Run, validation: Validation) -> Translator:
         warmup = options.warmup_steps
         rises = run.job.optimizer is None and state.updates < warmup
         if rises:
-            say(
+            warn(
                 run.console,
-                f"warning: the run ended after {plural(state.updates, 'update')} of a "
+                f"the run ended after {plural(state.updates, 'update')} of a "
                 f"warm-up of {warmup:,}, while the learning rate still rose: train "
                 "longer, or shorten `warmup_steps`",
             )
@@ -363,7 +363,7 @@ def _load_mean(run: Run) -> list[dict]:
     if rows:
         load_average(run.model, checkpoints_of(run.checkpoints, rows))
         return rows
-    say(run.console, "warning: the final weights are those of the last state")
+    warn(run.console, "the final weights are those of the last state")
     restore(run.model, run.state)
     run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     return []
@@ -374,7 +374,7 @@ def _can_load(run, row):
     try:
         load_average(run.model, checkpoints_of(run.checkpoints, [row]))
     except (FileNotFoundError, ValueError) as error:
-        say(run.console, f"warning: the final weights do without it: {error}")
+        warn(run.console, f"the final weights do without it: {error}")
         return False
     return True
 

@@ -14,7 +14,7 @@ from keras_transformer.apps.bulk.translate_texts import (
     translate_texts,
 )
 from keras_transformer.config.options import check_number
-from keras_transformer.files import check_another_file, read_json, write_json
+from keras_transformer.files import check_another_file, write_json
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import BadLines, open_pairs
 
@@ -56,7 +56,7 @@ def distill(
         best_of: Number of the teacher's translations of which the nearest to the
             reference is taken, by chrF (Popović, 2015); 1 takes the best.
         bad_line_budget: Most bad lines of the pairs to skip.
-        window: Pairs that are translated together, the longest first.
+        window: Pairs that are translated together.
         fingerprint: Identity of the teacher, such as `model_fingerprint(...)`. An
             unfinished output of another one is not resumed.
         facts: More to say in OUTPUT.json, such as the teacher's directory.
@@ -69,26 +69,20 @@ def distill(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `best_of` is out of range, there are too many bad lines, or an
-            unfinished output is of other pairs or another `fingerprint`. If `output`
-            is one of the files of `pairs`, or another file has the name that it needs.
+            unfinished output is of other pairs or another `fingerprint`, or `output`
+            is one of the files of `pairs`.
 
     Example:
         >>> teacher = Translator.ensemble(["runs/a", "runs/b"])
         >>> distill(teacher, open_pairs("train.tsv"), "distilled.tsv.gz")
         >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
     """
-    check_number("best_of", best_of, int)
+    # `most` is the beam size, or the `n_best` of an export.
+    check_number("best_of", best_of, int, minimum=1, maximum=teacher.most)
     check_number("bad_line_budget", bad_line_budget, int, minimum=0)
-    if not 1 <= best_of <= teacher.most:
-        raise ValueError(
-            f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "
-            f"`n_best`. Received: {best_of}"
-        )
     pairs = open_pairs(pairs)
     bad_lines = BadLines(bad_line_budget)
     check_another_file(output, pairs.files)
-    facts_path = Path(f"{output}.json")
-    _check_facts(facts_path)
     total = pairs.count()
     texts = ("\t".join(map(_cell, pair[1:])) for pair in pairs.pairs(bad_lines))
 
@@ -120,21 +114,8 @@ def distill(
         "truncated": summary.truncated,
         "bad_lines": bad_lines.count,
     }
-    write_json(facts_path, made_of | dict(facts or {}))
+    write_json(f"{output}.json", made_of | dict(facts or {}))
     return summary
-
-
-def _check_facts(path):
-    """Raises `ValueError` if a file of something else has the name of the facts."""
-    try:
-        is_free = not path.exists() or {"teacher", "pairs_of"} <= read_json(path).keys()
-    except ValueError:
-        is_free = False
-    if not is_free:
-        raise ValueError(
-            f"{path} is in the way: `distill` writes what it did there, and has not "
-            "written this file. Move it, or choose another output."
-        )
 
 
 def _cell(text):

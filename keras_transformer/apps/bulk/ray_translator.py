@@ -7,6 +7,7 @@ from pathlib import Path
 
 from keras_transformer.config.extras import how_to_install
 from keras_transformer.config.options import check_number
+from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.translation import Translation
 
 _PART = 128  # texts that a worker gets at a time
@@ -45,6 +46,7 @@ class RayTranslator:
     def __init__(
         self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
     ) -> None:
+        self.path = latest_version(model).absolute()
         try:
             import ray
             from ray.util import ActorPool
@@ -52,12 +54,9 @@ class RayTranslator:
             raise ImportError(
                 f"Several workers need Ray: {how_to_install('ray')}."
             ) from error
-        from keras_transformer.formats.versions import latest_version
-
         check_number("workers", workers, int, minimum=1)
         check_number("cpus", cpus, int, minimum=1)
         check_number("gpus", gpus, minimum=0)
-        self.path = latest_version(model).absolute()
         if not ray.is_initialized():
             options = {"logging_level": "ERROR"}
             if not os.environ.get("RAY_ADDRESS"):
@@ -84,11 +83,15 @@ class RayTranslator:
         """Returns one translation for each text, in order."""
         return [found[0].text for found in self.translate(texts)]
 
-    def translate(self, texts: list[str]) -> list[list[Translation]]:
-        """Returns the best `Translation` of each text, in a list of its own."""
+    def translate(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns the `n_best` `Translation`s of each text, best first."""
+
+        def run(worker, part):
+            return worker.run.remote(part, n_best)
+
         parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
         try:
-            found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
+            found = list(self._pool.map(run, parts))
         except self._error as error:
             # Ray's message is the traceback of the worker, with the error at its end.
             *_, cause = str(error).strip().splitlines()
@@ -105,5 +108,5 @@ class _Worker:
 
         self._translator = ExportedTranslator(model)
 
-    def run(self, texts):
-        return self._translator.translate(texts)
+    def run(self, texts, n_best):
+        return self._translator.translate(texts, n_best)

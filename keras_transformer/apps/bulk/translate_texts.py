@@ -32,7 +32,6 @@ from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
-_BLOCK = 1 << 20  # bytes of a file that are read at a time
 _Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
@@ -96,7 +95,7 @@ def translate_file(
         source: Text file, gzip or not, or a binary stream. A file is first checked for
             invalid UTF-8.
         output: Text file to write or replace; gzip if it ends in ".gz".
-        window: Lines that `translate` gets at a time, the longest first.
+        window: Lines that `translate` gets at a time.
         fingerprint: Identity of model and options, such as `model_fingerprint(...)`. An
             unfinished output with another one is not resumed.
         show_progress: Show a progress bar, if standard error is a terminal.
@@ -108,7 +107,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1, a line is not UTF-8, an unfinished
-            output has other lines, another `fingerprint` or has changed, or
+            output has other lines, another `fingerprint` or was cut, or
             OUTPUT.partial is a file of something else.
 
     Example:
@@ -156,7 +155,7 @@ def translate_texts(
 
     `total` is their number, for the bar. A translation of `None` writes no line.
     """
-    windows = windows_of(texts, window)
+    windows = _windows_of(texts, window)
     console = Console(stderr=True)
     progress = Progress(
         *Progress.get_default_columns(),
@@ -206,11 +205,11 @@ def translate_lines(
         ValueError: If `window` is less than 1, or `translate` returns another number of
             translations.
     """
-    for lines in windows_of(texts, window):
+    for lines in _windows_of(texts, window):
         yield from _translated(translate, lines)
 
 
-def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
+def _windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
     """Returns an iterator over lists of `window` texts; the last may be shorter.
 
     Raises:
@@ -272,17 +271,14 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
 
 
 def _translated(translate, texts):
-    """Returns the translations of texts, translating the longest first."""
-    # Batches of similar length have little padding, and lack of memory shows at once.
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    translations = translate([texts[i] for i in order])
+    """Returns what a function finds for each text."""
+    translations = translate(texts)
     if len(translations) != len(texts):
         raise ValueError(
             "`translate` must return one translation for each text. Received: "
             f"{len(translations)} for {len(texts)} texts"
         )
-    places = dict(zip(order, translations, strict=True))
-    return [places[i] for i in range(len(texts))]
+    return translations
 
 
 def _text_of(found):
@@ -298,7 +294,6 @@ class _Done(NamedTuple):
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
     source: str = _NOTHING  # digest of those lines
-    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
@@ -325,8 +320,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self.done = _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
         self._check_free()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        self._stream = open(os.open(self._path, flags, 0o666), "a+b")
+        self._stream = open(self._path, "a+b")
 
     def __exit__(self, *exception):
         # On a full disk closing fails like the write, which has raised already.
@@ -348,9 +342,8 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if done.lines and done.fingerprint != self._fingerprint:
             raise self._refused("it was made with another model or other options")
         self.done = done._replace(fingerprint=self._fingerprint)
-        self._written = self._digest(done.bytes)
-        if done.written != self._written.hexdigest():
-            raise self._refused("it has changed since it was written")
+        if size < done.bytes:
+            raise self._refused("it has been cut")
         if not done.lines:
             write_json(self._sidecar, self.done._asdict())
         self._stream.truncate(done.bytes)
@@ -360,9 +353,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
 
     def _check_free(self):
         """Raises `ValueError` if what is not a translation's has one of the names."""
-        for path in (self._path, self._sidecar):
-            if path.is_symlink() or (path.exists() and not path.is_file()):
-                raise self._in_the_way(path)
         has_content = self._path.exists() and self._path.stat().st_size > 0
         has_sidecar = self._sidecar.exists()
         if has_content and not has_sidecar:
@@ -383,15 +373,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
             return _Done(**{name: values[name] for name in _Done._fields})
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
-
-    def _digest(self, size):
-        """Returns the SHA-256 of the first bytes."""
-        found = hashlib.sha256()
-        self._stream.seek(0)
-        while block := self._stream.read(min(size, _BLOCK)):
-            found.update(block)
-            size -= len(block)
-        return found
 
     def _count(self, texts):
         for text in texts:
@@ -417,7 +398,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
-        self._written.update(content)
         with naming(self._path):
             self._stream.write(content)
             self._stream.flush()
@@ -426,7 +406,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
             lines=self.done.lines + len(texts),
             bytes=self.done.bytes + len(content),
             source=self._read.hexdigest(),
-            written=self._written.hexdigest(),
             fingerprint=self._fingerprint,
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),

@@ -11,7 +11,7 @@ from keras_transformer.files import (
     creating_directory,
 )
 from keras_transformer.search.run_directory import check_new_directory
-from keras_transformer.terminal import print_result, say, warnings_only
+from keras_transformer.terminal import print_result, say
 
 
 def quickstart(options):
@@ -39,10 +39,10 @@ def _training():
 
 
 def _console_of(options):
-    """Returns the Rich console of a verb; with `--quiet` it prints warnings alone."""
+    """Returns the Rich console of a verb."""
     from rich.console import Console
 
-    return warnings_only() if options.quiet else Console()
+    return Console(quiet=options.quiet)
 
 
 def train(options):

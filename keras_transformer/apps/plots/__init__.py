@@ -1,8 +1,8 @@
 """Pictures: attention and training. Needs matplotlib.
 
-Every function takes the axes to draw on, or makes a figure of its own, and returns the
-`matplotlib.figure.Figure`, to be shown by a notebook, after `%matplotlib inline`, or
-written with `savefig`. Figures made here are not pyplot's: nothing needs to be closed.
+Every function returns the `matplotlib.figure.Figure`, to be shown by a notebook, after
+`%matplotlib inline`, or written with `savefig`. Figures made here are not pyplot's:
+nothing needs to be closed.
 """
 
 import lazy_loader

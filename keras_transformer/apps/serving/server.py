@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 
 from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.options import check_number
 from keras_transformer.formats.versions import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
@@ -76,8 +77,7 @@ def listening(host: str, port: int) -> socket.socket:
         raise ImportError(
             f"A server needs starlette and uvicorn: {how_to_install('serve')}."
         ) from error
-    if type(port) is not int or not 0 <= port <= 65535:
-        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")
+    check_number("port", port, int, minimum=0, maximum=65535)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio only avoids delays (TCP_NODELAY, 40 ms) if the protocol is given.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

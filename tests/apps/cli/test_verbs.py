@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
+from rich.console import Console
 
-from keras_transformer import ExportedTranslator, RunConfig
+from keras_transformer import ExportedTranslator, RunConfig, terminal
 from keras_transformer.apps import cli, serving
 from keras_transformer.apps.cli import export_verbs, flags, make_parser, use_verbs
 from keras_transformer.search.translation import Translation
-from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
 
 SIZES = (
@@ -386,9 +386,12 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
     assert warnings.showwarning is before
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
-    for text in ("epoch 1", "warning: skipped 3 batches"):
-        say(warnings_only(), text)
-    assert capsys.readouterr() == ("", "warning: skipped 3 batches\n")
+    for quiet, printed in ((False, ("b\nwarning: c\n", "")), (True, ("", "c\n"))):
+        console = Console(quiet=quiet)
+        terminal.say(console, "b")
+        terminal.warn(console, "c")
+        out, err = capsys.readouterr()
+        assert (out, err.removeprefix("keras-transformer: warning: ")) == printed
 
 
 def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
