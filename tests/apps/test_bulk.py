@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -316,7 +317,7 @@ def cut_to(number):
 
 
 CHANGES = [
-    ("out.partial", cut_to(99)),
+    ("out.partial", change_a_byte), ("out.partial", cut_to(99)),
     ("out.partial.json", change_a_byte), ("out.partial.json", cut_to(30)),
     ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
 ]  # fmt: skip
@@ -355,8 +356,9 @@ def foreign(content):
 # What somebody else has put where the translation has a file of its own.
 FOREIGN = [
     ("out.partial", foreign(b"mine\n")), ("out.partial", link_to_victim),
+    ("out.partial", Path.mkdir), ("out.partial", os.mkfifo),
     ("out.partial.json", foreign(b'{"mine": 1}')), ("out.partial.json", foreign(b"")),
-    ("out.partial.json", link_to_victim),
+    ("out.partial.json", link_to_victim), ("out.partial.json", Path.mkdir),
 ]  # fmt: skip
 
 
@@ -371,6 +373,16 @@ def test_what_somebody_else_has_written_is_left_alone(
         translate_file(pytest.fail, source, output, window=WINDOW)
     assert left_over(tmp_path) == sorted({"in.txt", name, *(p.name for p in files)})
     assert {path: path.read_bytes() for path in files} == before
+
+
+def test_what_is_longer_than_what_was_written_is_not_cut(source, output):
+    """Another file with the old sidecar beside it."""
+    interrupt(source, output, 40)
+    path = output.with_name("out.partial")
+    path.write_bytes(b"mine" * 999)
+    with pytest.raises(ValueError, match="it has changed since it was written"):
+        translate_file(pytest.fail, source, output, window=WINDOW)
+    assert path.read_bytes() == b"mine" * 999
 
 
 def test_lines_after_those_done_may_change_and_the_model_may_not(source, output):

@@ -103,9 +103,15 @@ def test_an_interrupted_call_resumes_with_the_same_teacher_only(tmp_path):
     assert path.read_bytes() == (tmp_path / "whole.tsv.gz").read_bytes()
 
 
-def test_an_output_is_written_anew_and_is_no_input(tmp_path):
+def test_files_of_something_else_are_left_alone(tmp_path):
     path = tmp_path / "pairs.tsv"
-    for _ in range(2):
+    for content in ('{"mine": 1}', "[1]", "mine"):
+        Path(f"{path}.json").write_text(content)
+        with pytest.raises(ValueError, match=f"{path}.json is in the way"):
+            distill(Teacher(), PAIRS, path)
+        assert Path(f"{path}.json").read_text() == content
+    Path(f"{path}.json").unlink()
+    for _ in range(2):  # Its own it writes anew.
         distill(Teacher(), PAIRS, path)
     given = path.read_bytes()
     with pytest.raises(ValueError, match=f"another file than the input {path}"):

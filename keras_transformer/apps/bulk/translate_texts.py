@@ -32,6 +32,7 @@ from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
+_BLOCK = 1 << 20  # bytes of a file that are read at a time
 _Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
@@ -107,7 +108,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1, a line is not UTF-8, an unfinished
-            output has other lines, another `fingerprint` or was cut, or
+            output has other lines, another `fingerprint` or has changed, or
             OUTPUT.partial is a file of something else.
 
     Example:
@@ -294,6 +295,7 @@ class _Done(NamedTuple):
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
     source: str = _NOTHING  # digest of those lines
+    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
@@ -320,7 +322,8 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self.done = _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
         self._check_free()
-        self._stream = open(self._path, "a+b")
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        self._stream = open(os.open(self._path, flags, 0o666), "a+b")
 
     def __exit__(self, *exception):
         # On a full disk closing fails like the write, which has raised already.
@@ -342,8 +345,9 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if done.lines and done.fingerprint != self._fingerprint:
             raise self._refused("it was made with another model or other options")
         self.done = done._replace(fingerprint=self._fingerprint)
-        if size < done.bytes:
-            raise self._refused("it has been cut")
+        self._written = self._digest(done.bytes)
+        if done.written != self._written.hexdigest():
+            raise self._refused("it has changed since it was written")
         if not done.lines:
             write_json(self._sidecar, self.done._asdict())
         self._stream.truncate(done.bytes)
@@ -353,6 +357,9 @@ class _PartialOutput(contextlib.AbstractContextManager):
 
     def _check_free(self):
         """Raises `ValueError` if what is not a translation's has one of the names."""
+        for path in (self._path, self._sidecar):
+            if path.is_symlink() or (path.exists() and not path.is_file()):
+                raise self._in_the_way(path)
         has_content = self._path.exists() and self._path.stat().st_size > 0
         has_sidecar = self._sidecar.exists()
         if has_content and not has_sidecar:
@@ -373,6 +380,15 @@ class _PartialOutput(contextlib.AbstractContextManager):
             return _Done(**{name: values[name] for name in _Done._fields})
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
+
+    def _digest(self, size):
+        """Returns the SHA-256 of the first bytes."""
+        found = hashlib.sha256()
+        self._stream.seek(0)
+        while block := self._stream.read(min(size, _BLOCK)):
+            found.update(block)
+            size -= len(block)
+        return found
 
     def _count(self, texts):
         for text in texts:
@@ -398,6 +414,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
+        self._written.update(content)
         with naming(self._path):
             self._stream.write(content)
             self._stream.flush()
@@ -406,6 +423,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             lines=self.done.lines + len(texts),
             bytes=self.done.bytes + len(content),
             source=self._read.hexdigest(),
+            written=self._written.hexdigest(),
             fingerprint=self._fingerprint,
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
