@@ -20,7 +20,6 @@ from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.caches import (
     cache_place,
     pick,
-    prepare_mask,
     resize_cache,
 )
 from keras_transformer.nn.kernels.keras_private import layers_within, overrides
@@ -34,6 +33,7 @@ from keras_transformer.nn.layers.basic import (
     project,
 )
 from keras_transformer.nn.layers.embedding import PositionalEmbedding
+from keras_transformer.nn.masks import prepare_mask
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 

@@ -72,10 +72,10 @@ def traced_output_spec(layer, args, kwargs):
     return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
 
-def is_of_last_axis(norm, inputs) -> bool:
-    """Whether Keras' layer normalisation is over the last axis of its inputs."""
+def is_of_last_axis(norm, rank) -> bool:
+    """Whether Keras' built layer normalisation is over the last of its inputs' axes."""
     # Leans on keras/src/layers/normalization/layer_normalization.py: build.
-    return norm.axis in ([-1], [len(inputs.shape) - 1])
+    return norm.axis in ([-1], [rank - 1])
 
 
 def is_in_xla_graph() -> bool:

@@ -1,4 +1,4 @@
-"""Attention as pure functions, and recording of attention weights."""
+"""Attention as pure functions, its softmax, and recording of attention weights."""
 
 from __future__ import annotations
 
@@ -9,18 +9,88 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_transformer.nn.kernels import few_passes
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph
-from keras_transformer.nn.kernels.few_passes import masked_softmax
-from keras_transformer.nn.kernels.fused_attention import (
+from keras_transformer.nn.kernels.keras_private import traced_output_spec
+from keras_transformer.nn.layers.fused_attention import (
     HAS_KERNELS,
     fused_attention,
     obstacle,
 )
-from keras_transformer.nn.kernels.keras_private import traced_output_spec
+from keras_transformer.nn.masks import attention_bias
 from keras_transformer.types import Tensor, TensorLike
+
+
+def wide_dtype(*dtypes) -> str:
+    """Returns float64 if one of these is, else float32."""
+    names = map(keras.backend.standardize_dtype, dtypes)
+    return "float64" if "float64" in names else "float32"
+
+
+def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor:
+    """Returns the softmax over the last axis, among the positions that the mask allows.
+
+    It is computed in at least float32.
+
+    Args:
+        scores: Float tensor (..., S).
+        mask: Boolean tensor that broadcasts to `scores`, or `None`.
+
+    Returns:
+        Float tensor (..., S) that sums to 1, or to 0 where the mask allows no position.
+
+    Example:
+        >>> mask = np.array([[True, True, False], [False, False, False]])
+        >>> ops.convert_to_numpy(masked_softmax(np.zeros((2, 3)), mask)).tolist()
+        [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    """
+    dtype = scores.dtype
+    wide = wide_dtype(scores.dtype)
+    scores = ops.cast(scores, wide)
+    if mask is not None:
+        scores = ops.where(mask, scores, np.finfo(wide).min)
+    if scores.shape[-1] == 1:
+        # Keras warns of a softmax over one position.
+        weights = ops.exp(scores - scores)
+    else:
+        weights = ops.softmax(scores, axis=-1)
+    if mask is not None:
+        # Zero where nothing is allowed and the softmax is uniform.
+        weights = ops.where(mask, weights, 0.0)
+    return ops.cast(weights, dtype)
+
+
+def dropped_softmax_in_graph(scores, mask, dropout):
+    """As `dropout(masked_softmax(scores, mask), training=True)`."""
+    dtype = scores.dtype
+    wide = wide_dtype(scores.dtype)
+    keep, factors = dropout.next_mask(ops.shape(scores))
+    if mask is not None:
+        # A row with no key to attend to has zero weights.
+        factors = ops.cast(ops.any(mask, axis=-1, keepdims=True), dtype) * factors
+    if keep is not None:
+        factors = ops.cast(keep, dtype) * factors
+
+    @ops.custom_gradient
+    def dropped_weights(scores):
+        scores = ops.cast(scores, wide)
+        if mask is not None:
+            # Adding is cheaper than selecting.
+            scores = scores + attention_bias(mask, wide)
+        weights = ops.softmax(scores, axis=-1)
+        dropped = ops.cast(weights, dtype) * factors
+
+        def gradient(upstream):
+            # w (u - sum(w u)), with u = factors * upstream; w u are the products.
+            products = ops.cast(dropped, wide) * ops.cast(upstream, wide)
+            total = ops.sum(products, axis=-1, keepdims=True)
+            return ops.cast(products - weights * total, dtype)
+
+        return dropped, gradient
+
+    return dropped_weights(scores)
 
 
 def scaled_dot_product_attention(
@@ -71,10 +141,11 @@ def dot_product_attention(
     dropout=None,  # a `Dropout` layer in training
     fused=False,  # use a fused kernel: False never, None where faster, True always
     score=None,  # function of queries and keys; default their product
-    with_weights=False,  # whether the attention weights are needed
+    with_weights=False,  # whether the attention weights are requested
 ):
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
     # Queries are scaled already.
+    with_weights = with_weights or is_recording()
     if fused or (fused is None and HAS_KERNELS):
         must = bool(fused)
         if with_weights:
@@ -101,7 +172,7 @@ def dot_product_attention(
         scores = ops.add(scores, bias)
     is_quick = dropout is not None and weigh is masked_softmax and in_tensorflow_graph()
     if is_quick and dropout.makes_masks():
-        dropped = few_passes.dropped_softmax_in_graph(scores, mask, dropout)
+        dropped = dropped_softmax_in_graph(scores, mask, dropout)
         attention_weights = weigh(scores, mask) if with_weights else None
     else:
         dropped = attention_weights = weigh(scores, mask)
@@ -149,6 +220,46 @@ def attention_spec(layer, args, kwargs):
         return output
     batch, length, num_keys = *shapes[0][:2], shapes[-1][1]
     return output, keras.KerasTensor((batch, layer.num_heads, length, num_keys), dtype)
+
+
+def attention_of_step(queries, keys, values, bias, by_row=False):
+    """Returns outputs (B, H, N, Kv) and weights (B, H, N, S) for scaled queries.
+
+    `by_row` multiplies the N rows one by one, which is faster for a short source.
+    """
+    if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
+        return _attend_by_row(queries, keys, values, bias)
+    scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
+    weights = ops.cast(masked_softmax(scores), values.dtype)
+    return ops.matmul(weights, values), weights
+
+
+def _attend_by_row(queries, keys, values, bias):
+    """As `attention_of_step`, with operations that oneDNN does not replace."""
+    import tensorflow as tf
+
+    dtype = queries.dtype
+    wide = wide_dtype(dtype)
+    weights = tf.cast(_product(queries, keys, adj_y=True), wide)
+    weights += tf.cast(bias, wide)
+    weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
+    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
+    weights = tf.cast(weights, dtype)
+    return _product(weights, values), weights
+
+
+def _product(x, y, adj_y=False):
+    """Returns the product of (B, H, N, M) and (B, H, M, O), or its transpose."""
+    import tensorflow as tf
+
+    product = tf.raw_ops.BatchMatMulV3
+    if x.dtype == tf.float16:  # The operation has no kernel for it.
+        return tf.matmul(x, y, transpose_b=adj_y)
+    if x.shape[2] == 1:
+        return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
+    # Row by row: a large product is several times slower.
+    rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
+    return tf.squeeze(rows, 3)
 
 
 _RECORD = contextvars.ContextVar("attention_record", default=None)

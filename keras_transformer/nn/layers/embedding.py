@@ -10,15 +10,15 @@ import keras
 from keras import ops
 
 from keras_transformer.config.options import check_number
-from keras_transformer.nn.kernels.ids import check_ids
-from keras_transformer.nn.layers.adaptation import KeepsQuantisation
-from keras_transformer.nn.layers.arguments import (
+from keras_transformer.nn.arguments import (
+    check_ids,
     check_known_width,
     check_rate,
     check_size,
     integer_ids,
 )
-from keras_transformer.nn.layers.basic import Dropout
+from keras_transformer.nn.layers.adaptation import KeepsQuantisation
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.types import (
     Constraint,
     Initializer,
@@ -139,8 +139,9 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
-        if self.positions == "learned":
+        if self.positions != "none":
             check_known_width(self, inputs=input_shape)
+        if self.positions == "learned":
             self.position_embeddings = self.add_weight(
                 (self.max_length, input_shape[-1]),
                 name="position_embeddings",
@@ -156,7 +157,6 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     ) -> Tensor:
         if self.positions == "none":
             return self.dropout(inputs, training=training)
-        check_known_width(self, inputs=inputs.shape)
         check_number("start", start, int, or_tensor=True, minimum=0)
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)

@@ -7,14 +7,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import Place, PreparedMask, of_parents
+from keras_transformer.nn.kernels.caches import Place, of_parents
 from keras_transformer.nn.layers.attention import refuse_fused
 from keras_transformer.nn.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.nn.layers.multi_head_attention import (
     MultiHeadAttention,
     StepWeights,
 )
-from keras_transformer.nn.masks import mask_of_keys
+from keras_transformer.nn.masks import PreparedMask, mask_of_keys
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 BLOCK = 64  # positions of a block of causal attention

@@ -8,35 +8,31 @@ import keras
 from keras import ops
 
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.arguments import check_known_width, check_rate, check_size
 from keras_transformer.nn.kernels import caches
-from keras_transformer.nn.kernels.caches import Place, PreparedMask
-from keras_transformer.nn.kernels.few_passes import masked_softmax
-from keras_transformer.nn.layers.arguments import (
-    check_known_width,
-    check_rate,
-    check_size,
-)
+from keras_transformer.nn.kernels.caches import Place
 from keras_transformer.nn.layers.attention import (
+    attention_of_step,
     attention_spec,
     dot_product_attention,
-    is_recording,
+    masked_softmax,
     record_attention,
     refuse_fused,
 )
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
-    Dropout,
     Joined,
     affine,
     joined,
     project,
 )
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.from_keras import attention_from_keras
 from keras_transformer.nn.layers.relative_positions import (
     RelativePositions,
     relative_positions,
 )
-from keras_transformer.nn.masks import causal_mask, combined_mask
+from keras_transformer.nn.masks import PreparedMask, causal_mask, combined_mask
 from keras_transformer.types import (
     Nest,
     ProjectionOptions,
@@ -254,7 +250,6 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         value = query if value is None else value
         key = value if key is None else key
-        with_weights = return_attention_scores or is_recording()
         allowed = combined_mask(
             query,
             value,
@@ -280,15 +275,14 @@ class MultiHeadAttention(ComposedLayer):
             mask=allowed,
             causal=use_causal_mask,
             training=training,
-            with_weights=with_weights,
+            with_weights=return_attention_scores,
         )
         if return_attention_scores and attention_weights is None:
             raise ValueError(
                 f"`return_attention_scores` must be False: {type(self).__name__} has "
                 "no attention weights. Received: return_attention_scores=True"
             )
-        if with_weights:
-            record_attention(self, attention_weights)
+        record_attention(self, attention_weights)
         output = self.merge(outputs)
         return (output, attention_weights) if return_attention_scores else output
 
@@ -336,7 +330,7 @@ class MultiHeadAttention(ComposedLayer):
             bias = prepared.bias if bias is None else ops.add(prepared.bias, bias)
             if keys.shape[1] == self.num_heads:
                 by_row = places is None
-                return caches.attend(queries, keys, values, bias, by_row=by_row)
+                return attention_of_step(queries, keys, values, bias, by_row)
         return dot_product_attention(
             queries,
             keys,

@@ -10,15 +10,15 @@ import keras
 
 from keras_transformer.config.layer_config import SublayerConfig
 from keras_transformer.config.options import argument_lines
-from keras_transformer.nn.kernels.caches import Place, PreparedMask
+from keras_transformer.nn.arguments import check_known_width
+from keras_transformer.nn.kernels.caches import Place
 from keras_transformer.nn.kernels.keras_private import carried_mask
-from keras_transformer.nn.layers.arguments import check_known_width
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
-    Dropout,
     FeedForward,
     LayerNormalization,
 )
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.from_keras import layer_from_keras_hub
 from keras_transformer.nn.layers.linear_attention import LinearAttention
 from keras_transformer.nn.layers.local_attention import LocalAttention
@@ -29,6 +29,7 @@ from keras_transformer.nn.layers.relative_positions import (
     relative_positions,
 )
 from keras_transformer.nn.layers.ssru import SSRU
+from keras_transformer.nn.masks import PreparedMask
 from keras_transformer.types import (
     Activation,
     Nest,

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.nn.kernels import fused_attention as module
-from keras_transformer.nn.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.nn.layers import (
     LocalAttention,
     MultiHeadAttention,
     attention,
 )
+from keras_transformer.nn.layers import fused_attention as module
 from keras_transformer.nn.layers.attention import (
     dot_product_attention,
     recorded_attention,
 )
+from keras_transformer.nn.layers.fused_attention import fused_attention, obstacle
 from tests.examples.test_examples import load
 from tests.nn.kernels.ways import with_gradients
 from tests.nn.layers.reference_weights import assert_close, randomise

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import has_gpu
-from keras_transformer.nn.kernels.few_passes import attention_bias
+from keras_transformer.nn.masks import attention_bias
 
 _WITH_KERNELS = ("jax", "torch")
 HAS_KERNELS = keras.backend.backend() in _WITH_KERNELS
