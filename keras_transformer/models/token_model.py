@@ -24,6 +24,7 @@ from keras_transformer.nn.kernels.caches import (
 )
 from keras_transformer.nn.kernels.keras_private import layers_within, overrides
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation, policy_of
+from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.layers.basic import (
     Joined,
     LayerNormalization,
@@ -33,7 +34,6 @@ from keras_transformer.nn.layers.basic import (
     project,
 )
 from keras_transformer.nn.layers.embedding import PositionalEmbedding
-from keras_transformer.nn.masks import prepare_mask
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 

@@ -6,10 +6,7 @@ Combine them with `&`. Keras' own masks are (B, S).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.config.options import check_number
@@ -200,24 +197,3 @@ def _boolean(name, mask, or_integers=False):
     kind = "boolean or of integers" if or_integers else "boolean"
     expected = f"`{name}` must be {kind}, True where a position may be attended to"
     raise TypeError(f"{expected}. Received: dtype {dtype}")
-
-
-def attention_bias(mask, dtype):
-    """Returns a bias that masks scores: 0, or a very low number where masked."""
-    dtype = keras.backend.standardize_dtype(dtype)
-    # Half of the lowest value, lest the sum overflow.
-    lowest = float(np.finfo("float16" if dtype == "float16" else "float32").min) / 2
-    return ops.cast(ops.where(mask, 0.0, lowest), dtype)
-
-
-class PreparedMask(NamedTuple):
-    """A mask that the layers share in a step, and the positions it is of."""
-
-    mask: Any  # boolean, broadcasts to the scores
-    bias: Any  # `attention_bias` of it
-    places: Any = None  # of queries (1,) and of cache entries (S,); `None`: a source
-
-
-def prepare_mask(mask, dtype, places=None):
-    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
-    return PreparedMask(mask, attention_bias(mask, dtype), places)

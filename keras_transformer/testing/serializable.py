@@ -48,9 +48,9 @@ def assert_serializable(
     Example:
         >>> assert_serializable(EncoderLayer(num_heads=2, d_ff=16))
     """
-    rng = calls.generator_of(seed, tolerance, ids_below)
+    rng = calls.generator_of(seed, tolerance)
     name = calls.name_of(layer)
-    arrays = calls.input_arrays(inputs, shape, ids_below, 0, rng)
+    arrays = calls.input_arrays(inputs, shape, ids_below, rng)
     expected = calls.output_of(layer, arrays, call_options)
     config = layer.get_config()
     signature = inspect.signature(type(layer).__init__)

@@ -449,7 +449,7 @@ def results(make, compile_step, sparse=True, **options):
         # Of a lookup that reads row 1 of 4 twice.
         first = tf.IndexedSlices(
             tf.constant(rng.normal(size=(3, 2))),
-            [1, 3, 1],
+            tf.constant([1, 3, 1], "int64"),
             tf.constant([4, 2], "int64"),
         )
         if not sparse:

@@ -10,18 +10,14 @@ from keras import ops
 
 from keras_transformer.nn.arguments import check_size
 from keras_transformer.nn.layers.attention import (
+    PreparedMask,
     dot_product_attention,
     is_recording,
+    prepare_mask,
     refuse_fused,
 )
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
-from keras_transformer.nn.masks import (
-    PreparedMask,
-    local_window_mask,
-    mask_of_keys,
-    prepare_mask,
-    within_window,
-)
+from keras_transformer.nn.masks import local_window_mask, mask_of_keys, within_window
 from keras_transformer.types import Tensor, TensorLike
 
 # Smaller blocks save arithmetic but are slower.

@@ -7,13 +7,15 @@ from typing import Any, Literal, NamedTuple, Self, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.layer_config import check_groups
 from keras_transformer.config.options import check_number
 from keras_transformer.nn.arguments import check_known_width, check_rate, check_size
 from keras_transformer.nn.kernels import caches
 from keras_transformer.nn.kernels.caches import Place
+from keras_transformer.nn.kernels.keras_private import traced_output_spec
 from keras_transformer.nn.layers.attention import (
+    PreparedMask,
     attention_of_step,
-    attention_spec,
     dot_product_attention,
     masked_softmax,
     record_attention,
@@ -32,7 +34,7 @@ from keras_transformer.nn.layers.relative_positions import (
     RelativePositions,
     relative_positions,
 )
-from keras_transformer.nn.masks import PreparedMask, causal_mask, combined_mask
+from keras_transformer.nn.masks import causal_mask, combined_mask
 from keras_transformer.types import (
     Nest,
     ProjectionOptions,
@@ -154,12 +156,7 @@ class MultiHeadAttention(ComposedLayer):
         check_size("num_key_value_heads", num_key_value_heads, optional=True)
         check_rate("dropout", dropout)
         check_number("seed", seed, int, optional=True)
-        groups = num_key_value_heads or num_heads
-        if num_heads % groups:
-            raise ValueError(
-                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
-                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
-            )
+        groups = check_groups(num_heads, num_key_value_heads)
         if flash_attention and dropout:
             refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
@@ -508,7 +505,9 @@ class MultiHeadAttention(ComposedLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        return attention_spec(self, args, kwargs)
+        if not self.built:  # What a copy returns, which is built for these inputs.
+            return type(self).from_config(self.get_config())(*args, **kwargs)
+        return traced_output_spec(self, args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
         kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"

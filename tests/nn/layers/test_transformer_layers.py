@@ -14,7 +14,8 @@ from keras_transformer.nn.layers import (
     FeedForward,
     LinearAttention,
 )
-from keras_transformer.nn.masks import attention_mask, prepare_mask
+from keras_transformer.nn.layers.attention import prepare_mask
+from keras_transformer.nn.masks import attention_mask
 from tests.examples.test_examples import load
 from tests.nn.layers.reference_weights import (
     assert_close,
