@@ -36,7 +36,7 @@ LEVELS = (
 LEVEL = {door: i for i, level in enumerate(LEVELS) for door in level}
 # Within a door, from the bottom up; what is not named may import all of the door.
 WITHIN = {
-    "nn": ("kernels", "masks", "losses", "optimizers", "layers"),
+    "nn": ("kernels", "arguments", "masks", "losses", "optimizers", "layers"),
     "apps": ("serving", "bulk", "plots", "quickstart", "cli"),
 }
 # Doors that know less of the package than what lies below them.
@@ -68,9 +68,11 @@ HAVE_TENSORFLOW_PATHS = {
         "models.tensorflow_step",
         "nn.kernels.caches",
         "nn.kernels.crossentropy",
+        "nn.arguments",
         "nn.kernels.execution",
-        "nn.kernels.few_passes",
         "nn.kernels.keras_private",
+        "nn.layers.attention",
+        "nn.layers.dropout",
         "nn.optimizers",
         "search.compiled",
     )

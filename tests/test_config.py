@@ -121,7 +121,7 @@ REFUSED = {
     "tied_embeddings='three-way', joint_vocabulary=False": (
         RunConfig, {"tokenizer": TokenizerConfig(joint_vocabulary=False)},
     ),
-    "must be four different ids below": (TransformerConfig, {"start_id": 2}),
+    "must be different ids below": (TransformerConfig, {"start_id": 2}),
     "must be 0, 1, 2 and 3. Received: (9, 1, 2, 3)": (
         RunConfig, {"model": TransformerConfig(pad_id=9)},
     ),
@@ -367,7 +367,7 @@ def test_options_that_contradict_each_other_are_refused(message):
 @pytest.mark.parametrize("config_class", CONFIGS)
 def test_rotary_positions_need_an_even_width_of_heads(config_class):
     for sizes in ({"key_dim": 5}, {"d_model": 24}):
-        with pytest.raises(ValueError, match="`key_dim`, .* must be even for rotary"):
+        with pytest.raises(ValueError, match="`key_dim` must be even with rotary"):
             config_class(positions="rotary", **sizes)
     config_class(positions="rotary", d_model=24, key_dim=4)
 

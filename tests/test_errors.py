@@ -252,7 +252,7 @@ ERRORS = {
         NO_FLASH + "...no attention weights",
     "kt.SSRU()(X, use_causal_mask=False)": "`use_causal_mask` must be True",
     # Options of layers, which come from one table.
-    "kt.EncoderLayer(2, 11)(np.ones((1, 3, 15)))": "multiple of `num_heads`...width=15",
+    "kt.EncoderLayer(2, 11)(np.ones((1, 3, 15)))": "multiple of `num_heads`...=15",
     'kt.EncoderLayer(2, d_ff="wide")': (TypeError, "`d_ff` must be int. Rec"),
     "kt.EncoderLayer(2, 8, d_f=3)": "Unrecognized...d_f",
     'kt.FeedForward(7, activation="nonsense")': "nonsense",
@@ -284,13 +284,13 @@ ERRORS = {
     'kt.PositionalEmbedding(11, 6, positions="learned")':
         "`max_length` must be a positive integer",
     'kt.PositionalEmbedding(11, 6, positions="rotary", max_length=3)':
-        "`positions` must be one of 'sinusoidal', ",
+        "`positions` must be one of sinusoidal",
     'kt.PositionalEmbedding(11, 7, positions="sinusoidal-halves")':
         "`d_model` must be even...d_model=7",
     'kt.TransformerConfig(d_model=7, num_heads=1, positions="sinusoidal-marian")':
         "`d_model` must be even...d_model=7",
     'kt.sinusoidal_encoding(np.arange(3), 8, "learned")':
-        "`kind` must be one of 'sinusoidal', 'sinus",
+        "`kind` must be one of sinusoidal, sinus",
     # Layers of others.
     "kt.MultiHeadAttention.from_keras(keras.layers.Dense(2))":
         (TypeError, "Received: Dense"),
@@ -299,7 +299,7 @@ ERRORS = {
     "kt.MultiHeadAttention.from_keras(keras.layers.MultiHeadAttention(2, 3))":
         "`layer` must be built",
     "kt.MultiHeadAttention.from_keras(theirs(OtherAttention))":
-        "OtherAttention, which overrides it",
+        (TypeError, "`layer` must be a ...and no subclass...OtherAttention"),
     "kt.MultiHeadAttention.from_keras(theirs(rounded=True))":
         "convert it first, then quantize",
     **{
@@ -341,8 +341,8 @@ ERRORS = {
     "kt.LanguageModel({'d_model': 16})":
         (TypeError, "`config` must be of the class `LanguageModelConfig`"),
     "kt.EncoderStack({'num_layers': 2})": (TypeError, "of the class `EncoderConfig`"),
-    "language_model(end_id=1)": "three different ids below `vocabulary_size`",
-    "language_model(vocabulary_size=2)": "vocabulary_size=2",
+    "language_model(end_id=1)": "must be different ids below the vocabulary size",
+    "language_model(vocabulary_size=2)": "vocabulary size 2",
     "language_model(d_model=7)": "`d_model` must be a multiple",
     "language_model(positions='learned', max_positions=19).start_decoding(1, 20)":
         "Learned positions must cover `length`. Received: 20 tokens, max_positions=19",
@@ -575,7 +575,7 @@ NUMBERS = {
     **{f"kt.{name}": numbers_of(getattr(kt, name)) for name in CONFIGS.split()},
     "kt.RunConfig().fitted_to": "planned_updates",
     "kt.TrainingConfig().planned_updates": "num_batches",
-    "ENCODER.check_positions, what=''": "longest",
+    "kt.TransformerConfig().check_positions, what=''": "longest",
     # Models.
     "transformer().attention, *[None] * 3": "layer-",
     # Decoding.

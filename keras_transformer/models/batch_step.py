@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.nn.arguments import check_size
 from keras_transformer.nn.kernels.crossentropy import TokenScores
 from keras_transformer.nn.kernels.execution import num_replicas
 from keras_transformer.nn.kernels.keras_private import (
@@ -18,7 +19,6 @@ from keras_transformer.nn.kernels.keras_private import (
     loss_weights,
     overrides,
 )
-from keras_transformer.nn.layers.arguments import check_size
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 
 # What training without logits computes in its own way, or hands no logits to.

@@ -20,11 +20,11 @@ from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.caches import (
     cache_place,
     pick,
-    prepare_mask,
     resize_cache,
 )
 from keras_transformer.nn.kernels.keras_private import layers_within, overrides
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation, policy_of
+from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.layers.basic import (
     Joined,
     LayerNormalization,

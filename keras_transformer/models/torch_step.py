@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from keras_transformer.models.batch_step import evaluate, global_norm
-from keras_transformer.nn.kernels.execution import without_known_values
+from keras_transformer.nn.arguments import without_known_values
 
 
 def _unread(step):

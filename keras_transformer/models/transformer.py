@@ -10,10 +10,10 @@ from keras import ops
 from keras_transformer.config import TransformerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.token_model import TokenModel
+from keras_transformer.nn.arguments import described, integer_ids
 from keras_transformer.nn.kernels.keras_private import with_mask
-from keras_transformer.nn.layers.arguments import described, integer_ids
 from keras_transformer.nn.layers.attention import recorded_attention
-from keras_transformer.nn.layers.basic import Dropout
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.nn.masks import padding_mask
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike

@@ -11,8 +11,8 @@ from keras import ops
 from keras_transformer.config import DecodingConfig
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.searchable import Searchable
+from keras_transformer.nn.arguments import check_ids
 from keras_transformer.nn.kernels.execution import keeps_shapes
-from keras_transformer.nn.kernels.ids import check_ids
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
 from keras_transformer.search.compiled import Compiled, records_steps, step_maker
 from keras_transformer.search.sampling import sample

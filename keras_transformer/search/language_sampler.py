@@ -12,7 +12,7 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnLanguageModel
-from keras_transformer.nn.kernels.ids import check_ids
+from keras_transformer.nn.arguments import check_ids
 from keras_transformer.search.compiled import Compiled, step_maker
 from keras_transformer.search.generator import rules_of
 from keras_transformer.search.sampling import sample

@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_transformer.config.options import check_number
 from keras_transformer.nn.kernels.caches import pick
-from keras_transformer.nn.kernels.ids import class_ids
+from keras_transformer.nn.kernels.crossentropy import class_ids
 from keras_transformer.types import Tensor, TensorLike
 
 # Log-probability of an impossible token, and of an empty place.

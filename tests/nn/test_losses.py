@@ -6,8 +6,8 @@ import pytest
 from keras import ops
 
 from keras_transformer import MaskedAccuracy, MaskedCrossentropy, Perplexity
+from keras_transformer.nn.arguments import without_known_values
 from keras_transformer.nn.kernels.crossentropy import first_largest
-from keras_transformer.nn.kernels.execution import without_known_values
 from keras_transformer.nn.optimizers import Adam, TransformerSchedule
 from keras_transformer.search.tokens import token_log_probabilities
 from tests.reference import numpy_transformer as reference

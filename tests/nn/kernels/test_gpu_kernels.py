@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import kernels
 
 import keras_transformer as kt
-from keras_transformer.nn.kernels.few_passes import of_this_replica
+from keras_transformer.nn.layers.dropout import of_this_replica
 from keras_transformer.search import Generator
 
 # "DEFAULT" kernels serve every device that has none of its own.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.nn.kernels.few_passes import COUNTER_BITS, STEPS, keep_mask
 from keras_transformer.nn.layers import Dropout, MultiHeadAttention
+from keras_transformer.nn.layers.dropout import COUNTER_BITS, STEPS, keep_mask
 from tests.models.backends import run_python
 
 ON_TORCH = keras.backend.backend() == "torch"

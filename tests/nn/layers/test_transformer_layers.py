@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import cache_place, prepare_mask
+from keras_transformer.nn.kernels.caches import cache_place
 from keras_transformer.nn.layers import (
     CausalLayer,
     DecoderLayer,
@@ -14,6 +14,7 @@ from keras_transformer.nn.layers import (
     FeedForward,
     LinearAttention,
 )
+from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.masks import attention_mask
 from tests.examples.test_examples import load
 from tests.nn.layers.reference_weights import (
