@@ -182,7 +182,8 @@ def test_errors_advise_extras_that_can_be_installed(setup):
         source = path.read_text("utf-8")
         # No index has this distribution.
         assert "keras-transformer-seq2seq[" not in source, path
-        advised |= {*re.findall(r"how_to_install\(['\"]([\w-]+)", source)}
+        calls = r"(?:how_to_install\(|required\([^)]*, )['\"]([\w-]+)['\"]\)"
+        advised |= {*re.findall(calls, source)}
     assert {"plots", "parquet", "import", "gpu-jax"} <= advised
     assert advised <= {*setup["options.extras_require"]}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
 from keras_transformer.text.lines import opened, read_lines
 
@@ -426,16 +426,12 @@ def _delimited(path, is_csv, keys):
 
 def _parquet(path, keys):
     """Reads two columns of a Parquet file, or two fields of one column."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"Reading Parquet files needs PyArrow: {how_to_install('parquet')}."
-        ) from error
+    need = "Reading Parquet files needs PyArrow"
+    parquet = required("pyarrow.parquet", need, "parquet")
 
     def rows(names):
         try:
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(1024, columns=names):
                     yield from batch.to_pylist()
         except ValueError as error:  # PyArrow's ArrowInvalid is one.

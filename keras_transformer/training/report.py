@@ -32,8 +32,12 @@ from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State, without_progress
 
-# The extra that a backend needs for NVIDIA GPUs; PyTorch has none.
-_EXTRAS = {"tensorflow": "gpu", "jax": "gpu-jax"}
+# What each backend needs for NVIDIA GPUs.
+_REMEDIES = {
+    "tensorflow": how_to_install("gpu"),
+    "jax": how_to_install("gpu-jax"),
+    "torch": "install a PyTorch that is built for CUDA",
+}
 # The figures in the table at the terminal: title, name, format. log.csv has all.
 _FIGURES = (
     ("updates", "updates", ",.0f"),
@@ -83,13 +87,10 @@ def report_devices(console: Console, dtype: str):
     say(console, f"computing in {dtype} with {backend} on {where}")
     gpus = Path("/proc/driver/nvidia/gpus")
     if not names and gpus.is_dir() and any(gpus.iterdir()):
-        remedy = "install a PyTorch that is built for CUDA"
-        if backend in _EXTRAS:
-            remedy = how_to_install(_EXTRAS[backend])
         warn(
             console,
-            f"{backend} cannot use the NVIDIA GPU of this machine: {remedy}, and see "
-            "docs/training.md",
+            f"{backend} cannot use the NVIDIA GPU of this machine: "
+            f"{_REMEDIES[backend]}, and see docs/training.md",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
 from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.translation import Translation
@@ -47,13 +47,8 @@ class RayTranslator:
         self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
     ) -> None:
         self.path = latest_version(model).absolute()
-        try:
-            import ray
-            from ray.util import ActorPool
-        except ImportError as error:
-            raise ImportError(
-                f"Several workers need Ray: {how_to_install('ray')}."
-            ) from error
+        ray = required("ray", "Several workers need Ray", "ray")
+        pool = required("ray.util", "Several workers need Ray", "ray").ActorPool
         check_number("workers", workers, int, minimum=1)
         check_number("cpus", cpus, int, minimum=1)
         check_number("gpus", gpus, minimum=0)
@@ -74,9 +69,7 @@ class RayTranslator:
                 f"workers={workers}, cpus={cpus}, {available:.0f} CPUs"
             )
         worker = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
-        self._pool = ActorPool(
-            [worker.remote(str(self.path), cpus) for _ in range(workers)]
-        )
+        self._pool = pool([worker.remote(str(self.path), cpus) for _ in range(workers)])
         self._error = ray.exceptions.RayError
 
     def __call__(self, texts: list[str]) -> list[str]:
