@@ -34,31 +34,30 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
     from keras import ops
 
     from keras_transformer import Adam, Transformer
-    from keras_transformer.nn.kernels import crossentropy, decoding
-    from keras_transformer.nn.kernels import few_passes as few
-    from keras_transformer.nn.layers import basic
+    from keras_transformer.nn.kernels import caches, crossentropy
+    from keras_transformer.nn.layers import attention, basic, dropout
 
     def normalise(x, gamma, beta, epsilon):
         return ops.layer_normalization(x, gamma, beta, axis=-1, epsilon=epsilon)
 
-    def drop_softmax(scores, mask, dropout):
-        return dropout(few.masked_softmax(scores, mask), training=True)
+    def drop_softmax(scores, mask, layer):
+        return layer(attention.masked_softmax(scores, mask), training=True)
 
     def drop(x, keep, scale):
         return ops.where(keep, x * scale, ops.zeros_like(x))
 
     def attend(queries, keys, values, bias):
         scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
-        weights = ops.cast(few.masked_softmax(scores), values.dtype)
+        weights = ops.cast(attention.masked_softmax(scores), values.dtype)
         return ops.matmul(weights, values), weights
 
     def draw(rows, columns, threshold, state):  # as Keras' dropout does
         shape, seed = (rows, columns), tf.cast(state, tf.int32)
         numbers = tf.random.stateless_uniform(shape, seed)
-        return numbers >= threshold / few.STEPS
+        return numbers >= threshold / dropout.STEPS
 
     def place(cache, hypotheses, position, parents=None):
-        return decoding.Place(position, None, parents)
+        return caches.Place(position, None, parents)
 
     join = basic.joined
 
@@ -66,19 +65,19 @@ def fast_paths() -> dict[str, dict[str, tuple]]:
         return () if denses[1:] else join(denses, scale)
 
     training = {
-        "normalisation": (few, "normalise", normalise),
-        "dropped softmax": (few, "dropped_softmax_in_graph", drop_softmax),
-        "dropout as a product": (few, "drop", drop),
-        "dropout, packed": (few, "packed_keep_mask", few.keep_mask),
-        "dropout by a hash": (few, "packed_keep_mask", draw),
+        "normalisation": (basic, "normalise", normalise),
+        "dropped softmax": (attention, "dropped_softmax_in_graph", drop_softmax),
+        "dropout as a product": (dropout, "drop", drop),
+        "dropout, packed": (dropout, "packed_keep_mask", dropout.keep_mask),
+        "dropout by a hash": (dropout, "packed_keep_mask", draw),
         "loss without logits": (Transformer, "output_rows", lambda model: None),
         "loss in chunks": (crossentropy, "CHUNK_TOKENS", 2**30),
         "loss, in place": (crossentropy, "_softmax_in_place", crossentropy._softmax),
         "Adam": (Adam, "update_step", keras.optimizers.Adam.update_step),
     }
     decode = {
-        "writing in place": (decoding, "cache_place", place),
-        "attention by row": (decoding, "_attend_by_row", attend),
+        "writing in place": (caches, "cache_place", place),
+        "attention by row": (attention, "_attend_by_row", attend),
         "joined projections": (basic, "joined", joined),
     }
     return {"training": training, "decoding": decode}

@@ -102,7 +102,8 @@ def main(arguments=None):
     attention = keras.ops.convert_to_numpy(translator.attention(source, ids))
     figure, scores = Figure(figsize=(19, 3.6), layout="constrained"), []
     axes = figure.subplots(1, 5)
-    plots.training_curves(history, ["loss"], axes=axes[:1])
+    axes[0].plot(history.epoch, history.history["loss"], ".-")
+    axes[0].set_title("loss")
     for i, (given, label) in enumerate(four):
         output = [words[1][id] for id in keras.ops.convert_to_numpy(ids)[i] if id]
         looked = attention[i, : len(output), : len(given) + 1]

@@ -179,12 +179,20 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     """Returns the `dict` or `list` in a JSON file; a damaged file is named."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(value, kind):
         expected = {dict: "an object", list: "a list"}[kind]
         raise ValueError(f"{path} is damaged: it must hold {expected}")
     return value
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error of reading is that of a damaged file, not of the machine."""
+    # Errors of the machine have a number. That of NumPy, which seeks to before the
+    # beginning of a cut file, is EINVAL.
+    number = getattr(error, "errno", None) or errno.EINVAL
+    return number == errno.EINVAL and not isinstance(error, MemoryError)
 
 
 @contextlib.contextmanager

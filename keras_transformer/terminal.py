@@ -49,16 +49,17 @@ def plain_console():
     return console
 
 
-def warnings_only():
-    """Returns a Rich console on which `say` prints warnings, on standard error."""
-    from rich.console import Console
+def warn(console, text: str):
+    """Prints a warning on a Rich console; from a quiet one on standard error."""
+    if console.quiet:
+        print_warning(text)
+    else:
+        say(console, f"warning: {text}")
 
-    class Warnings(Console):
-        def out(self, *objects, **options):
-            if str(objects[0]).startswith("warning:"):
-                super().out(*objects, **options)
 
-    return Warnings(stderr=True, force_terminal=False)
+def print_warning(text: str):
+    """Prints a warning of the command line on standard error."""
+    print_message(f"keras-transformer: warning: {text}")
 
 
 def print_message(text: str):

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import collections
+import fcntl
 import gc
 import importlib
 import os
 import sys
-import zlib
 
 # Keras and TensorFlow read these when they are imported, below.
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
@@ -37,26 +37,29 @@ def pytest_configure(config):
     )
 
 
+def pytest_generate_tests(metafunc):
+    mark = metafunc.definition.get_closest_marker("one_case")
+    if mark is not None and not mark.args:
+        pytest.fail("`one_case` must name the case that is not slow", pytrace=False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks all cases of a test marked `one_case` but one as slow.
+    """Marks the cases of a test with `one_case("NAME")` as slow, but that of the name.
 
-    The mark may name the case. Otherwise which one it is, of those not marked slow
-    anyway, hangs on the test's name: every run has the same, and tests that share a
-    list of cases try different ones. `-m "slow or not slow"` runs all.
+    All stay as they are where that one is not among them. `-m "slow or not slow"` runs
+    all.
     """
-    cases = collections.defaultdict(list)
+    tests = collections.defaultdict(dict)
     for item in items:
-        if item.get_closest_marker("one_case") and not item.get_closest_marker("slow"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    for test, others in cases.items():
-        place = zlib.crc32(test.encode()) % len(others)
-        named = others[0].get_closest_marker("one_case").args
-        if named:
-            (place,) = [i for i, x in enumerate(others) if f"[{named[0]}]" in x.nodeid]
-        others.pop(place)
-        for item in others:
-            item.add_marker("slow")
+        mark = item.get_closest_marker("one_case")
+        if mark is not None:
+            test, _, case = item.nodeid.partition("[")
+            tests[test][item] = case.removesuffix("]") in mark.args
+    for cases in tests.values():
+        for item, is_named in cases.items():
+            if any(cases.values()) and not is_named:
+                item.add_marker("slow")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,28 +85,50 @@ def rng():
     return np.random.default_rng(1706)
 
 
+def made_once(tmp_path_factory, name, make):
+    """The folder that `make` fills, once for all processes of a run of the tests."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    folder = folder / name
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            make(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def run_directory(tmp_path_factory):
-    """The directory of a training run of three epochs."""
-    directory = tmp_path_factory.mktemp("tiny")
-    text = tiny_run.write_pairs(directory / "train.tsv")
-    validation = tiny_run.write_pairs(directory / "valid.tsv", tiny_run.VALID)
-    tiny_run.run(directory / "run", text=text, validation=validation)
-    return directory / "run"
+    """The directory of a training run of three epochs, which no test changes."""
+
+    def make(folder):
+        text = tiny_run.write_pairs(folder / "train.tsv")
+        validation = tiny_run.write_pairs(folder / "valid.tsv", tiny_run.VALID)
+        tiny_run.run(folder / "run", text=text, validation=validation)
+
+    return made_once(tmp_path_factory, "tiny", make) / "run"
 
 
 @pytest.fixture(scope="session")
 def saved_model(tmp_path_factory):
     """The SavedModel of `tiny_run.translator()`: .../tiny/1."""
-    path = tmp_path_factory.mktemp("saved_models") / "tiny" / "1"
-    return tiny_run.translator().export(path)
+
+    def make(folder):
+        tiny_run.translator().export(folder / "tiny" / "1")
+
+    return made_once(tmp_path_factory, "saved_models", make) / "tiny" / "1"
 
 
 @pytest.fixture(scope="session")
 def lite_export(tmp_path_factory):
     """The LiteRT export of `tiny_run.translator()`."""
-    path = tmp_path_factory.mktemp("litert") / "tiny"
-    return tiny_run.translator().export(path, "litert", languages=("en", "de"))
+
+    def make(folder):
+        tiny_run.translator().export(folder / "tiny", "litert", languages=("en", "de"))
+
+    return made_once(tmp_path_factory, "litert", make) / "tiny"
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import functools
 import importlib
 import inspect
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import keras
 import pytest
 
 import keras_transformer
+from tests.tiny_run import in_a_process
 
 PACKAGE = "keras_transformer"
 ROOT = Path(keras_transformer.__file__).parent
@@ -37,7 +36,7 @@ LEVELS = (
 LEVEL = {door: i for i, level in enumerate(LEVELS) for door in level}
 # Within a door, from the bottom up; what is not named may import all of the door.
 WITHIN = {
-    "nn": ("kernels", "masks", "losses", "optimizers", "layers"),
+    "nn": ("kernels", "arguments", "masks", "losses", "optimizers", "layers"),
     "apps": ("serving", "bulk", "plots", "quickstart", "cli"),
 }
 # Doors that know less of the package than what lies below them.
@@ -69,9 +68,11 @@ HAVE_TENSORFLOW_PATHS = {
         "models.tensorflow_step",
         "nn.kernels.caches",
         "nn.kernels.crossentropy",
+        "nn.arguments",
         "nn.kernels.execution",
-        "nn.kernels.few_passes",
         "nn.kernels.keras_private",
+        "nn.layers.attention",
+        "nn.layers.dropout",
         "nn.optimizers",
         "search.compiled",
     )
@@ -370,57 +371,50 @@ def test_unknown_name_is_an_attribute_error():
 
 
 def printed(script):
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
+    done = in_a_process("-c", script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_importing_the_package_loads_no_library():
-    """The command line's help, and what needs no Keras, must not wait for it."""
-    script = (
-        "import sys, keras_transformer\n"
-        "from keras_transformer import TransformerConfig\n"
-        "from keras_transformer.apps import cli\n"
-        "from keras_transformer.apps import serving\n"
-        "for words in (['--help'], ['train', '--help'], ['plot'], ['paint']):\n"
-        "    try:\n"
-        "        cli.main(words)\n"
-        "    except SystemExit:\n"
-        "        pass\n"
-        "roots = {name.split('.')[0] for name in sys.modules}\n"
-        "slow = {'keras', 'tensorflow', 'jax', 'torch', 'numpy', 'matplotlib',\n"
-        "        'starlette', 'uvicorn', 'asyncio'}\n"
-        "print('loaded:', sorted(roots & slow))\n"
-    )
-    assert printed(script).endswith("loaded: []")
+# The command line's help, what needs no Keras and curves must not wait for a library;
+# then a backend that Keras has and the package has not.
+WITHOUT_KERAS = """
+import os, sys, keras_transformer
+from keras_transformer import TransformerConfig
+from keras_transformer.apps import cli, serving
+for words in (["--help"], ["train", "--help"], ["plot"], ["paint"]):
+    try:
+        cli.main(words)
+    except SystemExit:
+        pass
+roots = {name.split(".")[0] for name in sys.modules}
+slow = {"keras", "tensorflow", "jax", "torch", "numpy", "matplotlib", "starlette",
+        "uvicorn", "asyncio"}
+print("loaded:", sorted(roots & slow))
+from keras_transformer.apps.plots import training_curves
+print("loaded:", "keras" in sys.modules)
+for name in [name for name in sys.modules if name.startswith("keras_transformer")]:
+    del sys.modules[name]
+os.environ["KERAS_BACKEND"] = "numpy"
+import keras
+for backend in ("numpy", "openvino"):
+    keras.config.backend = lambda: backend
+    try:
+        import keras_transformer
+    except ValueError as error:
+        print(error)
+"""
 
 
-def test_curves_of_a_training_need_no_keras():
-    script = "import sys; from keras_transformer.apps.plots import training_curves"
-    assert printed(f"{script}; print('keras' in sys.modules)") == "False"
-
-
-def test_another_backend_is_refused_in_a_sentence():
-    script = (
-        "import os\n"
-        "os.environ['KERAS_BACKEND'] = 'numpy'\n"
-        "import keras\n"
-        "for backend in ('numpy', 'openvino'):\n"
-        "    keras.config.backend = lambda: backend\n"
-        "    try:\n"
-        "        import keras_transformer\n"
-        "    except ValueError as error:\n"
-        "        print(error)\n"
-    )
+def test_importing_the_package_loads_no_library_and_refuses_another_backend():
+    *_, names, has_keras, numpy, openvino = printed(WITHOUT_KERAS)
+    assert (names, has_keras) == ("loaded: []", "loaded: False")
     rule = "must be tensorflow, jax or torch: set KERAS_BACKEND. Received: "
-    for line, backend in zip(
-        printed(script).splitlines(), ("numpy", "openvino"), strict=True
-    ):
-        assert line.endswith(f"{rule}KERAS_BACKEND={backend}")
+    assert numpy.endswith(f"{rule}KERAS_BACKEND=numpy")
+    assert openvino.endswith(f"{rule}KERAS_BACKEND=openvino")
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("import keras, keras_transformer")
 @pytest.mark.parametrize(
     "imports",
     ("import keras, keras_transformer", "from keras_transformer import Transformer"),
@@ -434,4 +428,4 @@ def test_files_load_once_keras_and_the_package_are_imported(imports):
         "print([registered('keras_transformer>' + n).__name__ for n in names])\n"
     )
     names = ["LanguageModel", "Adam", "TransformerSchedule", "MaskedAccuracy"]
-    assert printed(script) == str(names)
+    assert printed(script) == [str(names)]

@@ -69,13 +69,16 @@ BAD_FILES = {
     "[" * 10**6: "not valid JSON: ",
     '{"data": {"max_length": ' + "9" * 5000 + "}}": "not valid JSON: ",
     '{\n  "training": {\n    "epochs": ,\n  }\n}': r"config\.json:3: not valid JSON: ",
+    '{"training": {"epochs": "3"}}': "`epochs` must be int. Received: epochs='3'",
     '{"training": {"epochs": 0}}': "`epochs` must be at least 1. Received: epochs=0$",
     '{"training": {"learning_rate": NaN}}': "`learning_rate` must be finite",
     '{"training": {"learning_rate": -1e999}}': "`learning_rate` must be finite",
     '{"training": {"epoch": 3}}': "`TrainingConfig` has no option 'epoch'. Known",
     '{"decoding": {"beam_size": 1001}}': "`beam_size` must be at most 1000",
     '{"decoding": {"max_source_length": 10000000}}': "must be at most 1000000",
+    '{"optimizer": {}}': "`RunConfig` has no option 'optimizer'",
     "[]": "`RunConfig` needs a dictionary of options",
+    '{"model": null}': "`TransformerConfig` needs a dictionary of options",
     '{"data": "tiny"}': "`DataConfig` needs a dictionary of options",
 }
 
@@ -118,7 +121,7 @@ REFUSED = {
     "tied_embeddings='three-way', joint_vocabulary=False": (
         RunConfig, {"tokenizer": TokenizerConfig(joint_vocabulary=False)},
     ),
-    "must be four different ids below": (TransformerConfig, {"start_id": 2}),
+    "must be different ids below": (TransformerConfig, {"start_id": 2}),
     "must be 0, 1, 2 and 3. Received: (9, 1, 2, 3)": (
         RunConfig, {"model": TransformerConfig(pad_id=9)},
     ),
@@ -206,20 +209,6 @@ def test_other_rates_of_dropout_follow_the_first_unless_they_are_given(config_cl
     assert rates_of(layer) == (0.0, 0.0, 0.0)
     rates = layer.self_attention.dropout, layer.feed_forward.dropout_rate
     assert rates == (0.0, 0.0)
-
-
-def test_presets_have_the_rates_of_dropout_of_their_papers():
-    for name, wanted in {
-        "micro": (0.3, 0.0, 0.0),
-        "tiny": (0.3, 0.0, 0.0),
-        "small": (0.1, 0.1, 0.1),
-        "base": (0.1, 0.1, 0.1),
-        # Of sub-layers Table 3; the others are Tensor2Tensor's.
-        "big": (0.3, 0.1, 0.1),
-        "student": (0.1, 0.0, 0.0),
-        "student-384": (0.1, 0.0, 0.0),
-    }.items():
-        assert rates_of(RunConfig.preset(name).model) == wanted
 
 
 def test_no_two_sections_have_an_option_of_one_name():
@@ -378,7 +367,7 @@ def test_options_that_contradict_each_other_are_refused(message):
 @pytest.mark.parametrize("config_class", CONFIGS)
 def test_rotary_positions_need_an_even_width_of_heads(config_class):
     for sizes in ({"key_dim": 5}, {"d_model": 24}):
-        with pytest.raises(ValueError, match="`key_dim`, .* must be even for rotary"):
+        with pytest.raises(ValueError, match="`key_dim` must be even with rotary"):
             config_class(positions="rotary", **sizes)
     config_class(positions="rotary", d_model=24, key_dim=4)
 

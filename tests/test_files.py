@@ -27,8 +27,7 @@ from keras_transformer.formats.versions import (
     version_path,
     versions_in,
 )
-from keras_transformer.training.averages import save_checkpoint
-from keras_transformer.training.state import State, StateFiles
+from keras_transformer.training.state import State, StateFiles, save_checkpoint
 from tests import tiny_run
 
 

@@ -10,7 +10,6 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer import testing
-from tests.models.backends import run_python
 
 PAIR = ((2, 5, 8), (2, 7, 6))
 ENCODER = kt.EncoderConfig(num_layers=1, d_model=8, d_ff=8, num_heads=2)
@@ -248,30 +247,15 @@ def test_what_is_wrong_is_named_with_the_place(call):
         eval(call, globals() | vars(testing))
 
 
-# The page and the backends.
-
 PAGE = Path(__file__).parents[1] / "docs" / "layers.md"
 
 
-@pytest.mark.parametrize(
-    "backend",
-    (
-        "tensorflow",
-        pytest.param("jax", marks=pytest.mark.slow),
-        pytest.param("torch", marks=pytest.mark.slow),
-    ),
-)
-def test_the_page_runs_on_every_backend_and_quotes_the_errors(backend, tmp_path):
+def test_the_page_quotes_the_errors():
+    """`tests/test_other_backends.py` runs it on the others."""
     text = PAGE.read_text("utf-8").split("## Checks for your layers\n")[1]
-    blocks = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.DOTALL)
-    assert len(blocks) == 1
-    if backend == keras.backend.backend():
-        exec(blocks[0], namespace := {})
-        errors = namespace["errors"]
-    else:
-        end = f"\nopen({str(tmp_path / 'errors')!r}, 'w').write('\\n'.join(errors))\n"
-        run_python(backend, "-c", blocks[0] + end)
-        errors = (tmp_path / "errors").read_text("utf-8").splitlines()
+    (block,) = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.DOTALL)
+    exec(block, namespace := {})
+    errors = namespace["errors"]
     quoted = re.findall(r"^- `+ ?(.*?)`+$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert len(errors) == len(quoted) == 3
     for error, quote in zip(errors, quoted, strict=True):

@@ -1,4 +1,7 @@
-"""What a type checker knows of the package, as a user's program shows it."""
+"""What a type checker knows of the package, as a user's program shows it.
+
+mypy takes long: `.ci/run` calls it, the README's test command does not.
+"""
 
 import inspect
 import re
@@ -48,6 +51,7 @@ def marked(word):
     return {number: text for number, (_, mark, text) in parts if mark}
 
 
+@pytest.mark.slow
 def test_exactly_the_marked_lines_are_errors_and_the_types_are_known(tmp_path):
     """Of the script, and of every public name after it."""
     lines = SCRIPT.read_text("utf-8").splitlines()

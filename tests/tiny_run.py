@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 import keras_transformer as kt
+from keras_transformer.nn.layers import Dropout
 from keras_transformer.training import train
 from keras_transformer.training.state import State, StateFiles
 from tests.nn.layers.reference_weights import randomise
@@ -80,6 +81,19 @@ def translator(beam_size: int = 3, seed: int = SEED) -> kt.Translator:
     )
 
 
+def toy(config: kt.TransformerConfig) -> keras.Model:
+    """A model that is traced in a moment, with dropout, where a run is what is tested.
+
+    Each target word sees the mean of the source.
+    """
+    ids = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    table = keras.layers.Embedding(config.source_vocabulary_size, 8, mask_zero=True)
+    mean = keras.layers.GlobalAveragePooling1D(keepdims=True)(table(ids[0]))
+    target = keras.layers.Embedding(config.target_vocabulary_size, 8)(ids[1])
+    states = Dropout(0.2)(target + mean)
+    return keras.Model(ids, keras.layers.Dense(config.target_vocabulary_size)(states))
+
+
 class Killed(Exception):
     """Stands for the end of the process."""
 
@@ -125,6 +139,12 @@ def run(
         callbacks=callbacks,
         **(given or {}),
     )
+
+
+def run_toy(directory, *callbacks, given=None, **options) -> kt.Translator:
+    """As `run`, with the model `toy`."""
+    given = {"model": toy} | (given or {})
+    return run(directory, *callbacks, given=given, **options)
 
 
 def last_state(directory) -> State:

@@ -11,13 +11,44 @@ from keras_transformer.config.options import (
     ROWS,
     UNITS,
     Config,
-    check_number,
     documented,
     option,
 )
 
 # Positions inside self-attention, in place of vectors added to its input.
 RELATIVE_POSITIONS = ("rotary", "alibi")
+# Positions whose vectors are two halves, or rotate pairs of units.
+IN_PAIRS = ("sinusoidal-halves", "sinusoidal-marian", "rotary")
+
+
+def check_groups(num_heads, num_key_value_heads):
+    """Returns the heads of keys and values; `ValueError` for a wrong number."""
+    groups = num_key_value_heads or num_heads
+    if num_heads % groups:
+        raise ValueError(
+            "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
+            f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
+        )
+    return groups
+
+
+def head_width(d_model, num_heads, key_dim):
+    """Returns `key_dim` or its default; `ValueError` if the width has none."""
+    if key_dim is None and d_model % num_heads:
+        raise ValueError(
+            "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
+            f"given. Received: d_model={d_model}, num_heads={num_heads}"
+        )
+    return key_dim or d_model // num_heads
+
+
+def check_even(name, width, positions):
+    """Raises `ValueError` for an odd width of vectors whose units come in pairs."""
+    if positions in IN_PAIRS and width % 2:
+        raise ValueError(
+            f"`{name}` must be even with {positions} positions. Received: "
+            f"{name}={width}"
+        )
 
 
 class AttentionKind(NamedTuple):
@@ -98,12 +129,7 @@ class SublayerConfig(Config):
                 f"other. Received: {attention}, "
                 f"attention_window={self.attention_window}"
             )
-        groups = self.num_key_value_heads or self.num_heads
-        if self.num_heads % groups:
-            raise ValueError(
-                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
-                f"num_heads={self.num_heads}, num_key_value_heads={groups}"
-            )
+        check_groups(self.num_heads, self.num_key_value_heads)
         without = {"num_key_value_heads": None, "attention_dropout_rate": 0}
         for name, neutral in without.items():
             value = getattr(self, name)
@@ -142,39 +168,18 @@ class LayerConfig(SublayerConfig):
 
     d_model: int = option(512, "width of the model", **UNITS)
 
-    # A subclass makes them options.
-    positions: ClassVar[str | None] = None
-    max_positions: ClassVar[int]
-    normalize_embeddings: ClassVar[bool] = False
+    positions: ClassVar[str | None]  # an option of every subclass
 
     def __post_init__(self):
         super().__post_init__()
         self.check_positions_in_attention(self.relative_positions)
-        if self.key_dim is None and self.d_model % self.num_heads:
-            raise ValueError(
-                "`d_model` must be a multiple of `num_heads` unless `key_dim` is "
-                f"given. Received: d_model={self.d_model}, num_heads={self.num_heads}"
-            )
-        key_dim = self.key_dim or self.d_model // self.num_heads
-        if self.positions == "rotary" and key_dim % 2:
-            raise ValueError(
-                "`key_dim`, by default d_model / num_heads, must be even for rotary "
-                f"positions. Received: {key_dim}, positions='rotary'"
-            )
+        key_dim = head_width(self.d_model, self.num_heads, self.key_dim)
+        check_even("key_dim", key_dim, self.relative_positions)
 
     @property
     def relative_positions(self) -> str | None:
         """`positions` if self-attention itself uses them, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
-
-    def check_positions(self, longest: int, what: str) -> None:
-        """Raises `ValueError` if there are fewer learned positions than `longest`."""
-        check_number("longest", longest, int, minimum=0)
-        if self.positions == "learned" and longest > self.max_positions:
-            raise ValueError(
-                f"Learned positions must cover {what}. Received: {longest} tokens, "
-                f"max_positions={self.max_positions}"
-            )
 
     def layer_options(self) -> dict[str, Any]:
         """Returns the arguments of an encoder or decoder layer."""

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Self
 
-from keras_transformer.config.layer_config import RELATIVE_POSITIONS, LayerConfig
+from keras_transformer.config.layer_config import (
+    RELATIVE_POSITIONS,
+    LayerConfig,
+    check_even,
+)
 from keras_transformer.config.options import (
     LAYERS,
     ROWS,
     check_choice,
+    check_number,
     documented,
     option,
 )
@@ -17,7 +22,45 @@ from keras_transformer.config.options import (
 
 @documented
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig(LayerConfig):
+class TokenModelConfig(LayerConfig):
+    """Options of every model of token ids."""
+
+    max_positions: int = option(
+        512, "number of learned position vectors (tokens)", **ROWS
+    )
+    pad_id: int = option(0, "id of padding", minimum=0)
+    start_id: int = option(1, "id before the first token", minimum=0)
+    end_id: int = option(2, "id after the last token", minimum=0)
+
+    normalize_embeddings: ClassVar[bool] = False  # an option of `TransformerConfig`
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of padding, start, end and, in a `Transformer`, unknown pieces."""
+        return self.pad_id, self.start_id, self.end_id
+
+    def _check_special_ids(self, size):
+        ids = self.special_ids
+        if len(set(ids)) < len(ids) or max(ids) >= size:
+            raise ValueError(
+                "`pad_id`, `start_id`, `end_id` and a Transformer's `unknown_id` must "
+                "be different ids below the vocabulary size. Received: "
+                f"{ids}, vocabulary size {size}"
+            )
+
+    def check_positions(self, longest: int, what: str) -> None:
+        """Raises `ValueError` if there are fewer learned positions than `longest`."""
+        check_number("longest", longest, int, minimum=0)
+        if self.positions == "learned" and longest > self.max_positions:
+            raise ValueError(
+                f"Learned positions must cover {what}. Received: {longest} tokens, "
+                f"max_positions={self.max_positions}"
+            )
+
+
+@documented
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig(TokenModelConfig):
     """Sizes of a `Transformer`; the defaults are the paper's base model (Table 3)."""
 
     source_vocabulary_size: int = option(37000, "source pieces, V", **ROWS)
@@ -42,9 +85,6 @@ class TransformerConfig(LayerConfig):
             *RELATIVE_POSITIONS,
         ),
     )
-    max_positions: int = option(
-        512, "number of learned position vectors (tokens)", **ROWS
-    )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
     )
@@ -55,9 +95,6 @@ class TransformerConfig(LayerConfig):
         choices=("attention", "ssru"),
     )
     output_bias: bool = option(False, "add a bias to the logits")
-    pad_id: int = option(0, "id of padding", minimum=0)
-    start_id: int = option(1, "id that starts a sentence", minimum=0)
-    end_id: int = option(2, "id that ends a sentence", minimum=0)
     unknown_id: int = option(3, "id of an unknown piece", minimum=0)
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -112,13 +149,7 @@ class TransformerConfig(LayerConfig):
             sizes[0] == sizes[1],
             "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
         )
-        ids = (self.pad_id, self.start_id, self.end_id, self.unknown_id)
-        if len(set(ids)) < 4 or max(ids) >= min(sizes):
-            raise ValueError(
-                "`pad_id`, `start_id`, `end_id` and `unknown_id` must be four "
-                f"different ids below the vocabulary size. Received: {ids}, "
-                f"vocabulary size {min(sizes)}"
-            )
+        self._check_special_ids(min(sizes))
         is_ssru = self.decoder_self_attention == "ssru"
         if is_ssru and (self.attention != "dot-product" or self.relative_positions):
             raise ValueError(
@@ -127,12 +158,13 @@ class TransformerConfig(LayerConfig):
                 f"decoder_self_attention='ssru', attention={self.attention!r}, "
                 f"positions={self.positions!r}"
             )
-        has_halves = self.positions in ("sinusoidal-halves", "sinusoidal-marian")
-        if has_halves and self.d_model % 2:
-            raise ValueError(
-                "`d_model` must be even for position vectors of two halves. "
-                f"Received: d_model={self.d_model}, positions={self.positions!r}"
-            )
+        if not self.relative_positions:
+            check_even("d_model", self.d_model, self.positions)
+
+    @property
+    def special_ids(self) -> tuple[int, ...]:
+        """Ids of padding, start, end and unknown pieces."""
+        return *super().special_ids, self.unknown_id
 
     def check_tied_embeddings(self, is_joint: bool, received: str) -> None:
         """Raises `ValueError` if all matrices are tied and no vocabulary is joint."""
@@ -160,7 +192,7 @@ class TransformerConfig(LayerConfig):
 
 @documented
 @dataclasses.dataclass(frozen=True)
-class LanguageModelConfig(LayerConfig):
+class LanguageModelConfig(TokenModelConfig):
     """Sizes of a `LanguageModel`."""
 
     num_layers: int = option(6, "layers", **LAYERS)
@@ -170,20 +202,8 @@ class LanguageModelConfig(LayerConfig):
         "position vectors, or rotary or alibi positions inside self-attention",
         choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
-    max_positions: int = option(
-        512, "number of learned position vectors (tokens)", **ROWS
-    )
     tied_embeddings: bool = option(True, "one matrix for input and output")
-    pad_id: int = option(0, "id of padding", minimum=0)
-    start_id: int = option(1, "id before the first token of a text", minimum=0)
-    end_id: int = option(2, "id that ends a text", minimum=0)
 
     def __post_init__(self):
         super().__post_init__()
-        ids = (self.pad_id, self.start_id, self.end_id)
-        if len(set(ids)) < 3 or max(ids) >= self.vocabulary_size:
-            raise ValueError(
-                "`pad_id`, `start_id` and `end_id` must be three different ids below "
-                f"`vocabulary_size`. Received: {ids}, "
-                f"vocabulary_size={self.vocabulary_size}"
-            )
+        self._check_special_ids(self.vocabulary_size)

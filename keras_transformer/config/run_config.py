@@ -174,37 +174,35 @@ _STUDENT = dict(
     activation_dropout_rate=0.0,
     warmup_steps=1_000,
 )
+# What few pairs need: much dropout, many passes and an average of many checkpoints.
+_FEW_PAIRS = dict(
+    sizes="tiny",
+    norm_first=True,
+    dropout_rate=0.3,
+    attention_dropout_rate=0.0,
+    activation_dropout_rate=0.0,
+    average_checkpoints=10,
+    length_penalty=1.0,
+)
 # Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
-    "micro": dict(
+    "micro": _FEW_PAIRS
+    | dict(
         most_pairs=8_000,
-        sizes="tiny",
         most_pieces=2_000,
         batch_tokens=1_024,
-        norm_first=True,
-        dropout_rate=0.3,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
         warmup_steps=200,
         epochs=100,
-        average_checkpoints=10,
-        length_penalty=1.0,
     ),
-    "tiny": dict(
+    "tiny": _FEW_PAIRS
+    | dict(
         most_pairs=60_000,
-        sizes="tiny",
         most_pieces=6_000,
         batch_tokens=4_096,
-        norm_first=True,
-        dropout_rate=0.3,
-        attention_dropout_rate=0.0,
-        activation_dropout_rate=0.0,
         warmup_steps=1_000,
         learning_rate=0.004,
         epochs=110,
-        average_checkpoints=10,
-        length_penalty=1.0,
     ),
     "small": dict(
         most_pairs=500_000,
@@ -256,11 +254,10 @@ class RunConfig(Config):
     def __post_init__(self):
         super().__post_init__()
         model = self.model
-        ids = (model.pad_id, model.start_id, model.end_id, model.unknown_id)
-        if ids != (0, 1, 2, 3):
+        if model.special_ids != (0, 1, 2, 3):
             raise ValueError(
                 "`pad_id`, `start_id`, `end_id` and `unknown_id` of a run must be "
-                f"0, 1, 2 and 3. Received: {ids}"
+                f"0, 1, 2 and 3. Received: {model.special_ids}"
             )
         is_joint = self.tokenizer.joint_vocabulary
         model.check_tied_embeddings(is_joint, f"joint_vocabulary={is_joint}")

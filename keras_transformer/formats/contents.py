@@ -7,19 +7,17 @@ used is an error, because it may change what the model computes.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 
 
 @contextlib.contextmanager
-def described(text: str, *errors: type[Exception]) -> Iterator[None]:
+def described(text: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
     """Turns `errors` of a block into a `ValueError` of one line, `text` first."""
     try:
         yield
@@ -30,30 +28,14 @@ def described(text: str, *errors: type[Exception]) -> Iterator[None]:
         raise ValueError(f"{text}: {reason or type(error).__name__}") from error
 
 
-def required(module: str, package: str) -> Any:
-    """Imports a library; an `ImportError` names the extra to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"This import needs {package}: {how_to_install('import')}."
-        ) from error
-
-
-def read_json(path: Path) -> Any:
-    """Returns the value of a JSON file."""
-    with described(f"{path} is not JSON in UTF-8", ValueError, RecursionError):
-        return json.loads(path.read_text("utf-8"))
-
-
 def read_yaml(content: bytes, origin: str | Path, as_text: bool = False) -> Any:
     """Returns the value of YAML; `as_text` leaves every scalar a string."""
-    yaml = required("yaml", "PyYAML")
+    yaml = required("yaml", "This import needs PyYAML", "import")
     name = "BaseLoader" if as_text else "SafeLoader"
     # The loaders in C are many times faster, if PyYAML has them.
     loader = getattr(yaml, f"C{name}", None) or getattr(yaml, name)
     failures = yaml.YAMLError, ValueError, RecursionError
-    with described(f"{origin} is not YAML in UTF-8", *failures):
+    with described(f"{origin} is not YAML in UTF-8", failures):
         text = content.decode("utf-8")
         return yaml.load(text, loader)  # noqa: S506, both loaders make plain values
 

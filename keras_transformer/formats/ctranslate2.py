@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_choice
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.formats.safetensors import check_plain
@@ -101,13 +101,8 @@ def _check_model(model):
 
 def _spec_of(translator):
     """Returns CTranslate2's specification of the model, with weights and pieces."""
-    try:
-        from ctranslate2 import specs
-    except ImportError as error:
-        raise ImportError(
-            "An export for CTranslate2 needs its package: "
-            f"{how_to_install('ctranslate2')}."
-        ) from error
+    need = "An export for CTranslate2 needs its package"
+    specs = required("ctranslate2.specs", need, "ctranslate2")
     model = translator.model
     config = translator.config
     sizes = translator.model.config

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keras_transformer.formats.contents import (
-    Options,
-    Tensors,
-    described,
-    read_json,
-    required,
-)
+from keras_transformer.config.extras import required
+from keras_transformer.files import read_json
+from keras_transformer.formats.contents import Options, Tensors, described
 from keras_transformer.formats.imported_model import renamed, translator_of
 from keras_transformer.formats.vocabulary import Vocabulary, numbered_pieces
 from keras_transformer.search.translator import Translator
@@ -130,9 +126,17 @@ def import_hugging_face(path: str | Path) -> Translator:
         ids = path / f"{side}_vocab.json"
         ids = ids if ids.exists() else path / "vocab.json"
         pieces = numbered_pieces(read_json(ids), ids, "<unk>")
-        model = (path / f"{side}.spm").read_bytes()
-        unknown = pieces.index("<unk>")
-        vocabularies.append(Vocabulary(pieces, model, end, unknown, start, pad, banned))
+        vocabularies.append(
+            Vocabulary(
+                pieces=pieces,
+                model=(path / f"{side}.spm").read_bytes(),
+                end=end,
+                unknown=pieces.index("<unk>"),
+                start=start,
+                pad=pad,
+                banned=banned,
+            )
+        )
     tensors = _tensors(path)
 
     def weight_of(path, shape):
@@ -144,12 +148,12 @@ def import_hugging_face(path: str | Path) -> Translator:
     is_tied = bool(options.values.get("tie_word_embeddings", True))
     translator = translator_of(
         str(path),
-        sizes,
-        _matrices(tensors, size, sizes["d_model"], is_tied),
-        weight_of,
-        vocabularies,
-        _search_options(search),
-        bool(scaled),
+        sizes=sizes,
+        matrices=_matrices(tensors, size, sizes["d_model"], is_tied),
+        weight_of=weight_of,
+        vocabularies=vocabularies,
+        decoding=_search_options(search),
+        scaled=bool(scaled),
     )
     # Some versions store the positions, which are computed here.
     for side in ("encoder", "decoder"):
@@ -194,11 +198,12 @@ def _tensors(path):
             )
     if (path / "model.safetensors.index.json").exists():
         raise ValueError(f"{path}: weights in several files are not supported")
-    safetensors = required("safetensors.numpy", "safetensors")
-    error = required("safetensors", "safetensors").SafetensorError
+    need = "This import needs safetensors"
+    safetensors = required("safetensors.numpy", need, "import")
+    error = required("safetensors", need, "import").SafetensorError
     # The library raises one of these for bfloat16, which NumPy lacks.
     failures = (error, ValueError, KeyError, TypeError, AttributeError)
-    with described(f"{weights} cannot be read", *failures):
+    with described(f"{weights} cannot be read", failures):
         return Tensors(safetensors.load_file(str(weights)), str(weights))
 
 

@@ -70,8 +70,9 @@ class LiteTranslator(TextTranslator):
         self.description = _read_description(self.path)
         files = self.description["tokenizers"]
         self.most = self.description["n_best"]
-        if self.description["quantize"] == "int8":  # Weights cost less than caches,
-            self.batch_size = 8  # which the loop copies at every token.
+        if self.description["quantize"] == "int8":
+            # Weights cost less than caches, which the loop copies at every token.
+            self.batch_size = 8
         self._splitter = SentenceSplitter(self.description["sentence_rules"])
         self._source, self._target = (
             SentencePieceProcessor(str(self.path / files[side]))

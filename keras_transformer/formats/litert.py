@@ -6,7 +6,6 @@ same files.
 
 from __future__ import annotations
 
-import functools
 import re
 import shutil
 import tempfile
@@ -26,7 +25,7 @@ from keras_transformer.files import (
 )
 from keras_transformer.formats import lite_translator
 from keras_transformer.formats.model_card import check_languages
-from keras_transformer.formats.saved_model import check_backend, signature
+from keras_transformer.formats.saved_model import check_backend
 from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.nn.kernels.execution import tracing_for_litert
@@ -36,6 +35,7 @@ from keras_transformer.nn.kernels.keras_private import (
     without_large_constants,
 )
 from keras_transformer.search import translation
+from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
 from keras_transformer.text import sentences
 from keras_transformer.text.sentences import sentence_rules
@@ -96,29 +96,28 @@ def export_litert(
     model = translator.model.with_dtype("float32")
     generator = Generator(model, config, shortlist=translator.shortlist)
     best = found_by(generator.search)
-    several = found_by(functools.partial(generator.search, n_best=config.num_best))
+    several = found_by(generator.search, n_best=config.num_best)
     matrix = tf.TensorSpec([None, None], tf.int32)
     lengths = tf.TensorSpec([None], tf.int32)
     source = {"source": matrix, "lengths": lengths}
+    pair = {"source": matrix, "target": matrix}
+    uniforms = tf.TensorSpec([None, config.longest_output], tf.float32)
+    temperature = tf.TensorSpec([None], tf.float32)
     signatures = {
-        "translate": signature(best, **source),
-        "nbest": signature(several, **source),
-        "complete": signature(best, **source, prefix=matrix, prefix_lengths=lengths),
-        "sample": signature(
+        "translate": as_graph(best, source),
+        "nbest": as_graph(several, source),
+        "complete": as_graph(
+            best, source | {"prefix": matrix, "prefix_lengths": lengths}
+        ),
+        "sample": as_graph(
             found_by(generator.sample),
-            **source,
-            uniforms=tf.TensorSpec([None, config.longest_output], tf.float32),
-            temperature=tf.TensorSpec([None], tf.float32),
+            source | {"uniforms": uniforms, "temperature": temperature},
         ),
-        "score": signature(
-            lambda *ids: {"token_log_probabilities": generator.score(*ids)},
-            source=matrix,
-            target=matrix,
+        "score": as_graph(
+            lambda *ids: {"token_log_probabilities": generator.score(*ids)}, pair
         ),
-        "attention": signature(
-            lambda *ids: {"attention": generator.attention(*ids)},
-            source=matrix,
-            target=matrix,
+        "attention": as_graph(
+            lambda *ids: {"attention": generator.attention(*ids)}, pair
         ),
     }
     with creating_directory(path) as temporary:
@@ -151,11 +150,11 @@ def check_arguments(
     check_absent(path)
 
 
-def found_by(search: Callable) -> Callable:
+def found_by(search: Callable, **options: Any) -> Callable:
     """Returns a function of the ids and scores that a search finds."""
 
     def found(*inputs):
-        result = search(*inputs)
+        result = search(*inputs, **options)
         return {"ids": result.ids, "scores": result.scores}
 
     return found

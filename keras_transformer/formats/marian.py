@@ -34,7 +34,7 @@ ulr-trainable-transformation ulr-dropout ulr-keys-vectors ulr-query-vectors
 ulr-softmax-temperature version original-type max-length lemma-dependency
 guided-alignment dim-vocabs dropout-rnn dropout-src dropout-trg label-smoothing
 """.split()
-# Options that `_matrices` takes, in its order.
+# Options that `_matrices` takes.
 _FLAGS = """
 tied-embeddings-all tied-embeddings-src tied-embeddings output-omit-bias
 """.split()
@@ -135,7 +135,7 @@ def import_marian(path: str | Path) -> Translator:
     text = arrays.pop("special:model.yml").tobytes().rstrip(b"\0")
     options = Options(read_yaml(text, origin), origin)
     sizes = _sizes(options)
-    flags = [options.one_of(name, False, True, default=False) for name in _FLAGS]
+    flags = {name: options.one_of(name, False, True, default=False) for name in _FLAGS}
     options.pass_over(*_IDLE)
     options.check_none_left()
     # Multipliers of activations, for programs that compute with integers.
@@ -149,11 +149,11 @@ def import_marian(path: str | Path) -> Translator:
 
     translator = translator_of(
         str(weights),
-        sizes,
-        _matrices(tensors, sizes["d_model"], *flags),
-        weight_of,
-        _vocabularies(folder, search),
-        _search_options(search),
+        sizes=sizes,
+        matrices=_matrices(tensors, sizes["d_model"], flags),
+        weight_of=weight_of,
+        vocabularies=_vocabularies(folder, search),
+        decoding=_search_options(search),
     )
     tensors.check_none_left()
     return translator
@@ -197,7 +197,7 @@ def _read_npz(path):
         zipfile.BadZipFile,
         zlib.error,
     )
-    with described(f"{path} cannot be read as a .npz of numbers", *failures):
+    with described(f"{path} cannot be read as a .npz of numbers", failures):
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
 
@@ -212,7 +212,7 @@ def _read_bin(path):
         return np.frombuffer(content, dtype, count).tolist()
 
     failures = ValueError, OverflowError
-    with described(f"{path} cannot be read as Marian's .bin", *failures):
+    with described(f"{path} cannot be read as Marian's .bin", failures):
         version, count = numbers("<u8", 2)
         if version != 1:
             raise ValueError(f"the version must be 1. Received: {version}")
@@ -306,20 +306,21 @@ def _search_options(search):
     }
 
 
-def _matrices(tensors, width, all_tied, sources_tied, output_tied, omits_bias):
+def _matrices(tensors, width, flags):
     """Returns both embeddings, the rows of the output and its bias, or `None`."""
-    is_one = all_tied or sources_tied
+    all_tied = flags["tied-embeddings-all"]
+    is_one = all_tied or flags["tied-embeddings-src"]
     source = tensors.take("Wemb" if is_one else "encoder_Wemb", None, width)
     target = tensors.take("Wemb" if is_one else "decoder_Wemb", None, width)
     output = target
     prefix = "decoder_ff_logit_out"
-    if not (all_tied or output_tied):
+    if not (all_tied or flags["tied-embeddings"]):
         if f"{prefix}_Wt" in tensors:
             output = tensors.take(f"{prefix}_Wt", len(target), width)
         else:
             output = tensors.take(f"{prefix}_W", width, len(target)).T
     bias = None
-    if not omits_bias:
+    if not flags["output-omit-bias"]:
         bias = tensors.take(f"{prefix}_b", 1, len(target))[0]
     return source, target, output, bias
 
@@ -349,6 +350,12 @@ def _vocabularies(folder, search):
             raise ValueError(f"{folder}: subword-nmt (.bpe) is not supported")
         ids = read_yaml(path.read_bytes(), path, as_text=True)
         pieces = numbered_pieces(ids, path, "</s>", "<unk>")
-        special = pieces.index("</s>"), pieces.index("<unk>")
-        vocabularies.append(Vocabulary(pieces, model.read_bytes(), *special))
+        vocabularies.append(
+            Vocabulary(
+                pieces=pieces,
+                model=model.read_bytes(),
+                end=pieces.index("</s>"),
+                unknown=pieces.index("<unk>"),
+            )
+        )
     return vocabularies

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.nn.kernels.keras_private import layers_within
@@ -40,12 +40,8 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
         ImportError: If safetensors is not installed.
         ValueError: If the model is an ensemble, is quantised or has adapters.
     """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError as error:
-        raise ImportError(
-            f"A safetensors file needs safetensors: {how_to_install('safetensors')}."
-        ) from error
+    need = "A safetensors file needs safetensors"
+    safetensors = required("safetensors.numpy", need, "safetensors")
     path = Path(path)
     model = translator.model
     check_absent(path)
@@ -70,7 +66,7 @@ def export_safetensors(translator: Any, path: str | Path) -> Path:
         "decoding": json.dumps(translator.config.to_dict()),
     }
     with creating_directory(path) as temporary:
-        save_file(tensors, temporary / "model.safetensors", metadata)
+        safetensors.save_file(tensors, temporary / "model.safetensors", metadata)
         translator.tokenizers.save(temporary / "tokenizer")
     return path
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +12,15 @@ import keras
 import tensorflow as tf
 
 from keras_transformer.config.options import check_choice
-from keras_transformer.files import (
-    creating_directory,
-    replacing,
-    write_json,
-)
-from keras_transformer.formats.model_card import (
-    filled,
-    model_card,
-    model_name,
-)
+from keras_transformer.files import creating_directory, replacing, write_json
+from keras_transformer.formats.model_card import filled, model_card, model_name
 from keras_transformer.formats.versions import (
     check_no_pattern,
     latest_version,
+    load_saved_model,
     version_path,
 )
+from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import example_sources, training_data
 from keras_transformer.search.strings import (
@@ -137,7 +130,7 @@ def export_saved_model(
     module.tables = [*tokenizers.source.tables, *tokenizers.target.tables]
     signatures = {}
     for name, each in signatures_of(model).items():
-        function = signature(functools.partial(each.call, search), **each.inputs)
+        function = as_graph(functools.partial(each.call, search), each.inputs)
         # Traced once, for both warm-up and saving.
         signatures[name] = function.get_concrete_function()
     with creating_directory(path) as temporary:
@@ -161,12 +154,6 @@ def check_backend(what: str):
             "reads the model.keras files of every backend. Received: backend "
             f"{keras.backend.backend()!r}"
         )
-
-
-def signature(function: Callable, **specs: tf.TensorSpec):
-    """Returns a `tf.function` with named inputs."""
-    inputs = [tf.TensorSpec.from_spec(spec, name) for name, spec in specs.items()]
-    return tf.function(function, input_signature=inputs, autograph=False)
 
 
 def write_serving_files(version: Path):
@@ -240,10 +227,6 @@ class ExportedTranslator(TextTranslator):
     """
 
     def __init__(self, path: str | Path):
-        # Registers the text operations of the graph.
-        importlib.import_module("keras_transformer.text.tokenizer")
-        from keras_transformer.formats.saved_model_loader import load_saved_model
-
         self.path = latest_version(path)
         self._module = load_saved_model(self.path)
         if "nbest" not in self._module.signatures:
@@ -265,9 +248,5 @@ class ExportedTranslator(TextTranslator):
                 "`per_head` must be False for a SavedModel, which only returns the "
                 "mean over heads. Received: per_head=True"
             )
-        specs = SIGNATURES[name].inputs.items()
-        inputs = {
-            key: tf.constant(column, spec.dtype)
-            for column, (key, spec) in zip(columns, specs, strict=True)
-        }
+        inputs = SIGNATURES[name].tensors(columns)
         return as_arrays(self._module.signatures[name](**inputs))

@@ -1,27 +1,28 @@
-"""The numbered versions of a SavedModel, as TensorFlow Serving has them."""
+"""SavedModels: their numbered versions, as TensorFlow Serving has them, and loading."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from keras_transformer.files import check_absent
 
 # What TensorFlow takes for a part of a pattern in the path of a SavedModel.
 _OF_PATTERNS = set("[]*?\\") - {os.sep}
-PATTERN_WORDS = "[ ] * ? and \\"
+_PATTERN_WORDS = "[ ] * ? and \\"
 
 
-def is_pattern(path: str | Path) -> bool:
+def _is_pattern(path):
     """Whether TensorFlow reads a path as a pattern, and finds no file there."""
     return bool(_OF_PATTERNS & set(os.path.abspath(path)))
 
 
 def check_no_pattern(path: str | Path):
     """Raises `ValueError` if TensorFlow would read a path as a pattern of paths."""
-    if is_pattern(path):
+    if _is_pattern(path):
         raise ValueError(
-            f"The path of a SavedModel must have none of {PATTERN_WORDS}, in which "
+            f"The path of a SavedModel must have none of {_PATTERN_WORDS}, in which "
             "TensorFlow sees a pattern: nothing could load what is written there. "
             f"Received: {os.path.abspath(path)}"
         )
@@ -70,3 +71,25 @@ def version_path(path: str | Path, content: str) -> Path:
             f"{path / content}, or choose another directory, such as {path.parent}."
         )
     return path / str(max(versions_in(path), default=0) + 1)
+
+
+def load_saved_model(path: Path) -> Any:
+    """Returns the module of a SavedModel; a damaged one is a `ValueError`."""
+    import tensorflow as tf
+
+    # Loading needs the text operations that this import registers.
+    import tensorflow_text  # noqa: F401
+
+    try:
+        return tf.saved_model.load(str(path))
+    except (IndexError, OSError, ValueError, tf.errors.OpError) as error:
+        if isinstance(error, FileNotFoundError) and _is_pattern(path):
+            raise FileNotFoundError(
+                f"{path} has one of {_PATTERN_WORDS}, in which TensorFlow sees a "
+                "pattern: move the SavedModel, or give a link to it."
+            ) from error
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{path} cannot be loaded: it is damaged or of another kind. Copy or "
+            f"export it again. Received: {reason:.300}"
+        ) from error

@@ -13,11 +13,13 @@ from keras_transformer.text.sentencepiece_model import (
     SPECIAL_NAMES,
     cut_pieces,
     fitted,
+)
+from keras_transformer.text.tokenizer import (
+    Tokenizer,
     is_language,
     loaded,
     special_ids,
 )
-from keras_transformer.text.tokenizer import Tokenizer
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 
@@ -57,7 +59,7 @@ def sentencepiece_vocabulary(content: bytes, origin: str) -> Vocabulary:
 def numbered_pieces(ids: Any, origin: Path, *needed: str) -> list[str]:
     """Returns the pieces of a file that numbers them from 0, in order."""
     ids = Options(ids, origin).values
-    with described(f"{origin} must number its pieces from 0", ValueError, KeyError):
+    with described(f"{origin} must number its pieces from 0", (ValueError, KeyError)):
         numbers = {int(number): piece for piece, number in ids.items()}
         pieces = [numbers[i] for i in range(len(ids))]
     if not ids.keys() >= set(needed):

@@ -5,7 +5,6 @@ The page's own files lie in web_page/ beside this file. Needs TensorFlow.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
@@ -26,8 +25,8 @@ from keras_transformer.formats.litert import (
     digests,
     found_by,
 )
-from keras_transformer.formats.saved_model import signature
 from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import example_sources
 
@@ -126,12 +125,14 @@ def source_lengths(longest: int) -> list[int]:
 def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
     """Returns the `tf.function` of each signature in the table of `export_web`."""
     generator = Generator(model, config, fixed_shapes=True)
-    search = found_by(functools.partial(generator.search, n_best=config.num_best))
+    search = found_by(generator.search, n_best=config.num_best)
     return {
-        f"translate_{length}": signature(
+        f"translate_{length}": as_graph(
             search,
-            source=tf.TensorSpec([1, length], tf.int32),
-            lengths=tf.TensorSpec([1], tf.int32),
+            {
+                "source": tf.TensorSpec([1, length], tf.int32),
+                "lengths": tf.TensorSpec([1], tf.int32),
+            },
         )
         for length in source_lengths(config.max_source_length)
     }

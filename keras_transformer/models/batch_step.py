@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_transformer.nn.arguments import check_size
 from keras_transformer.nn.kernels.crossentropy import TokenScores
 from keras_transformer.nn.kernels.execution import num_replicas
 from keras_transformer.nn.kernels.keras_private import (
@@ -18,7 +19,6 @@ from keras_transformer.nn.kernels.keras_private import (
     loss_weights,
     overrides,
 )
-from keras_transformer.nn.layers.arguments import check_size
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 
 # What training without logits computes in its own way, or hands no logits to.
@@ -84,8 +84,8 @@ def available_cores() -> int:
 
 def evaluate(model, data, training):
     """Returns this replica's mean loss, number of targets, and a function of logs."""
-    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
-    loss, y_pred = loss_and_scores(model, *data, training)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    loss, y_pred = loss_and_scores(model, x, y, sample_weight, training)
     targets = model.loss_divisor(y)
 
     def update_metrics():
@@ -106,29 +106,32 @@ def loss_and_scores(model, x, y, sample_weight, training):
 
     def of_part(x, y, sample_weight):
         states = model(x, training=training, return_states=True)
-        options = sample_weight, training, model.output_bias
-        loss, scores = model.loss.from_states(y, states, rows, *options)
+        loss, scores = model.loss.from_states(
+            y, states, rows, sample_weight, training, model.output_bias
+        )
         return sum(model.losses, loss), scores
 
-    data = (x, y, sample_weight)
     parts = _num_parts
     if parts == 1 or model.jit_compile or num_replicas() > 1:
-        return of_part(*data)
+        return of_part(x, y, sample_weight)
     cuts = [ops.shape(y)[0] * part // parts for part in range(parts + 1)]
     total = 0.0
     count = 0.0
     scores = []
     for first, end in itertools.pairwise(cuts):
         part = keras.tree.map_structure(
-            lambda t, i=first, j=end: None if t is None else t[i:j], data
+            lambda t, i=first, j=end: None if t is None else t[i:j],
+            (x, y, sample_weight),
         )
         loss, found = of_part(*part)
         targets = model.loss_divisor(part[1])
         total = total + loss * targets
         count = count + targets
-        scores.append((found.crossentropy, found.correct))
-    scores = map(ops.concatenate, zip(*scores, strict=True))
-    return total / ops.maximum(count, 1.0), TokenScores(*scores)
+        scores.append(found)
+    return total / ops.maximum(count, 1.0), TokenScores(
+        crossentropy=ops.concatenate([part.crossentropy for part in scores]),
+        correct=ops.concatenate([part.correct for part in scores]),
+    )
 
 
 def needs_logits(model):
@@ -175,9 +178,15 @@ class UpdateState:
         self.batches = _zeros("accumulated_batches", "int")
         self.targets = _zeros("accumulated_targets", "float32")
         # Each replica sums its own; the update adds them up.
-        options = {"aggregation": "sum", "synchronization": "on_read"}
         self.sums = [
-            _zeros("gradient", "float32", w.shape, layout=layout_of(w), **options)
+            _zeros(
+                "gradient",
+                "float32",
+                w.shape,
+                layout=layout_of(w),
+                aggregation="sum",
+                synchronization="on_read",
+            )
             for w in (weights if steps > 1 else [])
         ]
         counters = [self.nonfinite_batches, self.held, self.batches, self.targets]
@@ -218,8 +227,16 @@ class UpdateState:
 
 
 def _zeros(name, dtype, shape=(), aggregation="only_first_replica", **options):
-    options |= {"trainable": False, "autocast": False, "aggregation": aggregation}
-    return keras.Variable("zeros", shape, dtype, name=name, **options)
+    return keras.Variable(
+        "zeros",
+        shape,
+        dtype,
+        trainable=False,
+        autocast=False,
+        aggregation=aggregation,
+        name=name,
+        **options,
+    )
 
 
 def inner_optimizer(optimizer):

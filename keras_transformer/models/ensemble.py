@@ -130,8 +130,7 @@ class Ensemble(ExportableModel):
         self, source: TensorLike, length: int, beam_size: int = 1
     ) -> Nest:
         """Returns the state of `decode_step` before the first token."""
-        sizes = length, beam_size
-        return tuple(m.start_decoding(source, *sizes) for m in self.members)
+        return tuple(m.start_decoding(source, length, beam_size) for m in self.members)
 
     def decoding_weights(self) -> Nest:
         """Returns the prepared weights of `decode_step`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-
 import keras
 from keras import ops
 
@@ -24,14 +22,14 @@ _STEPS = {"tensorflow": tensorflow_step, "jax": jax_step, "torch": torch_step}[
 _LOOK_EVERY = 16
 
 
-def _counter(path, meaning):
-    """Returns a property that reads a number from the device."""
+def _counter(variable, meaning):
+    """Returns a property that reads a variable of a model from the device."""
 
     def read(model):
         if model._update is None:  # not compiled
             return 0
         model.sync_variables()
-        return int(ops.convert_to_numpy(operator.attrgetter(path)(model)))
+        return int(ops.convert_to_numpy(variable(model)))
 
     return property(read, doc=meaning)
 
@@ -80,9 +78,11 @@ class ExactTraining(BuildsFromSpec):
             TypeError, ValueError: If an option is out of range, the optimizer
                 accumulates, or a loss or metric has another `pad_id` than the model.
         """
-        steps = self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.nonfinite = nonfinite
+        steps = gradient_accumulation_steps
+        # Made for its checks.
         TrainingConfig(gradient_accumulation_steps=steps, nonfinite=nonfinite)
+        self.gradient_accumulation_steps = steps
+        self.nonfinite = nonfinite
         if steps > 1 and not self.built:
             raise ValueError(
                 "With `gradient_accumulation_steps` a model must have weights: call "
@@ -125,10 +125,16 @@ class ExactTraining(BuildsFromSpec):
         """All variables; those of training are not saved."""
         return super().variables + getattr(self._update, "variables", [])
 
-    updates = _counter("optimizer.iterations", "Weight updates made.")
-    nonfinite_batches = _counter("_update.nonfinite_batches", "Bad batches so far.")
-    held_batches = _counter("_update.held", "Batches from this `fit`'s bad one on.")
-    accumulated_batches = _counter("_update.batches", "Batches since the last update.")
+    updates = _counter(lambda model: model.optimizer.iterations, "Updates made.")
+    nonfinite_batches = _counter(
+        lambda model: model._update.nonfinite_batches, "Bad batches so far."
+    )
+    held_batches = _counter(
+        lambda model: model._update.held, "Batches from this `fit`'s bad one on."
+    )
+    accumulated_batches = _counter(
+        lambda model: model._update.batches, "Batches since the last update."
+    )
 
     def sync_variables(self):
         """Updates all variables; needed within `fit` on JAX only."""

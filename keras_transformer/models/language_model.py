@@ -8,7 +8,7 @@ import keras
 
 from keras_transformer.config import LanguageModelConfig
 from keras_transformer.models.token_model import TokenModel
-from keras_transformer.nn.layers.arguments import integer_ids
+from keras_transformer.nn.arguments import integer_ids
 from keras_transformer.nn.layers.transformer_layer import CausalLayer
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
 

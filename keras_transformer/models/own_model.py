@@ -12,7 +12,8 @@ from keras import ops
 
 from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.caches import pick
-from keras_transformer.nn.kernels.keras_private import is_in_xla_graph, layers_within
+from keras_transformer.nn.kernels.execution import keeps_shapes
+from keras_transformer.nn.kernels.keras_private import layers_within
 from keras_transformer.nn.layers.attention import recorded_attention
 from keras_transformer.nn.layers.transformer_layer import DecoderLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
@@ -101,9 +102,7 @@ class Recomputing(keras.Model):
         encoded = keras.tree.map_structure(
             lambda x: ops.repeat(x, hypotheses, axis=0), state["encoded"]
         )
-        backend = keras.backend.backend()
-        if backend == "jax" or (backend == "tensorflow" and is_in_xla_graph()):
-            # Shapes are fixed; later positions have no effect.
+        if keeps_shapes():  # Later positions have no effect.
             logits = ops.take(self.decode_states(rows, encoded), index, axis=1)
         else:
             logits = self.decode_states(rows[:, : index + 1], encoded)[:, -1]

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_transformer.models.batch_step import Verdict, evaluate, inner_optimizer
-from keras_transformer.nn.kernels.keras_private import clipped_by, overrides
+from keras_transformer.nn.kernels.keras_private import clipped_by
 
 
 def train_step(model, data):
@@ -34,7 +34,7 @@ def train_step(model, data):
     context.merge_call(_update, args=(model, verdict, gradients, targets))
 
     def logs_so_far():
-        if not overrides(model, keras.Model, ("compute_metrics",)):
+        if type(model).compute_metrics is keras.Model.compute_metrics:
             return model.get_metrics_result()
         with keras.StatelessScope():
             own = update_metrics()  # Its logs may have more names.
@@ -57,13 +57,13 @@ def _update(strategy, model, verdict, gradients, targets):
     """Accumulates and applies gradients for all replicas, outside of them."""
     import tensorflow as tf
 
-    values = zip(*map(strategy.experimental_local_results, verdict), strict=True)
-    verdict = Verdict(*next(values))
+    # The same in each replica.
+    verdict = Verdict(*[strategy.experimental_local_results(x)[0] for x in verdict])
     run = strategy.extended.call_for_each_replica
     if model._update.sums:
-        own = model, gradients, targets
+        own = (model, gradients, targets)
         tf.cond(verdict.applies, lambda: run(_accumulate, own), lambda: None)
-    means = model, gradients, verdict.targets
+    means = (model, gradients, verdict.targets)
     tf.cond(verdict.updates, lambda: run(_apply, means), lambda: None)
     model._update.note(verdict)
 

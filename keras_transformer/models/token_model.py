@@ -20,11 +20,11 @@ from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.caches import (
     cache_place,
     pick,
-    prepare_mask,
     resize_cache,
 )
 from keras_transformer.nn.kernels.keras_private import layers_within, overrides
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation, policy_of
+from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.layers.basic import (
     Joined,
     LayerNormalization,
@@ -34,6 +34,7 @@ from keras_transformer.nn.layers.basic import (
     project,
 )
 from keras_transformer.nn.layers.embedding import PositionalEmbedding
+from keras_transformer.nn.layers.transformer_layer import CausalLayer
 from keras_transformer.types import Nest, Tensor, TensorLike
 
 
@@ -142,8 +143,9 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             self.output_dense.build((None, None, self.config.d_model))
         self.output_bias = None
         if use_bias:
-            options = {"initializer": "zeros", "name": "output_bias"}
-            self.output_bias = self.add_weight((vocabulary_size,), **options)
+            self.output_bias = self.add_weight(
+                (vocabulary_size,), initializer="zeros", name="output_bias"
+            )
 
     def logits(self, states: TensorLike) -> Tensor:
         """Returns the logits (B, T, V) of states (B, T, D)."""
@@ -178,11 +180,16 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             )
         rows = ops.cast(ops.take(rows, ids, axis=0), self.compute_dtype)
         # A batch of one matrix: LiteRT is 1.2 times faster.
-        output = Joined(ops.transpose(rows)[None])
-        if self.output_bias is not None:
-            bias = ops.cast(ops.take(self.output_bias, ids), self.compute_dtype)
-            output = output._replace(bias=bias)
-        return weights | {"output": output}
+        kernel = ops.transpose(rows)[None]
+        return weights | {"output": Joined(kernel, self._bias_of_step(ids))}
+
+    def _bias_of_step(self, ids=None):
+        """Returns the output bias, of all tokens or some, for a `Joined`."""
+        bias = self.output_bias
+        if bias is None:
+            return ()
+        bias = bias if ids is None else ops.take(bias, ids)
+        return ops.cast(bias, self.compute_dtype)
 
     def decoding_weights(self) -> Nest:
         """Returns the matrices of `decode_step`, prepared once per search."""
@@ -192,13 +199,18 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
             # `decode_step` calls `logits`. XLA multiplies by a transposed matrix; a
             # copy of 32,000 rows takes as long as eight steps of `base`.
             output = ()
-        elif not is_tied:
-            output = joined([self.output_dense])
+        elif is_tied:
+            kernel = ops.transpose(ops.cast(rows, self.compute_dtype))
+            output = Joined(kernel, self._bias_of_step())
         else:
-            output = Joined(ops.transpose(ops.cast(rows, self.compute_dtype)))
-        if output and self.output_bias is not None:
-            bias = ops.cast(self.output_bias, self.compute_dtype)
-            output = output._replace(bias=bias)
+            output = joined([self.output_dense])._replace(bias=self._bias_of_step())
+        for layer in self.decoder_layers:
+            if not isinstance(layer, CausalLayer):
+                raise TypeError(
+                    "A model decodes by the `step` of its layers: each must be a "
+                    "`CausalLayer`, such as a `DecoderLayer`, or a subclass. Received: "
+                    f"{layer.name!r} of the class {type(layer).__name__}"
+                )
         layers = tuple(layer.step_weights() for layer in self.decoder_layers)
         return {"output": output, "layers": layers}
 
@@ -225,13 +237,15 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
 
     def _new_state(self, sentences, hypotheses, length):
         """Returns the state before the first of at most `length` positions."""
-        size = sentences, hypotheses, length
         if isinstance(length, int):
             self.config.check_positions(length, "`length`")
         return {
             "index": ops.zeros((), dtype="int32"),
-            "ancestors": ops.zeros(size, dtype="int32"),
-            "caches": tuple(x.initial_cache(*size) for x in self.decoder_layers),
+            "ancestors": ops.zeros((sentences, hypotheses, length), dtype="int32"),
+            "caches": tuple(
+                layer.initial_cache(sentences, hypotheses, length)
+                for layer in self.decoder_layers
+            ),
         }
 
     def _step_through(self, norm, x, parents, state, weights):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from keras_transformer.models.batch_step import evaluate, global_norm
-from keras_transformer.nn.kernels.execution import without_known_values
+from keras_transformer.nn.arguments import without_known_values
 
 
 def _unread(step):
@@ -41,7 +41,8 @@ def train_step(model, data):
         ]
         verdict = update.judge(loss, global_norm(gradients), targets)
         # Together, because each read waits for the device.
-        applies, updates, counts = torch.stack(verdict[:3]).tolist()
+        flags = [verdict.applies, verdict.updates, verdict.counts]
+        applies, updates, counts = torch.stack(flags).tolist()
         scale = optimizer.scale_loss(1.0)
         if applies:
             share = targets / scale

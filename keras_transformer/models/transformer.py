@@ -10,10 +10,10 @@ from keras import ops
 from keras_transformer.config import TransformerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.token_model import TokenModel
+from keras_transformer.nn.arguments import described, integer_ids
 from keras_transformer.nn.kernels.keras_private import with_mask
-from keras_transformer.nn.layers.arguments import described, integer_ids
 from keras_transformer.nn.layers.attention import recorded_attention
-from keras_transformer.nn.layers.basic import Dropout
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.transformer_layer import DecoderLayer, EncoderLayer
 from keras_transformer.nn.masks import padding_mask
 from keras_transformer.types import BasicOptions, Nest, Shape, Tensor, TensorLike
@@ -72,9 +72,12 @@ class Seq2Seq(TokenModel):
 
     def input_signature(self) -> list[Any]:
         """Returns the `InputSpec` of source (B, S) and target_in (B, T)."""
-        details = {"shape": (None, None), "dtype": "int32"}
-        names = "source", "target_in"
-        return [tuple(keras.InputSpec(name=name, **details) for name in names)]
+        return [
+            tuple(
+                keras.InputSpec(shape=(None, None), dtype="int32", name=name)
+                for name in ("source", "target_in")
+            )
+        ]
 
     def compute_output_shape(self, input_shape: Any) -> Shape:
         _, target = _pair_of(input_shape)
@@ -202,8 +205,8 @@ class Transformer(Seq2Seq):
         self, source: TensorLike, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         """Returns the encoder's output (B, S, D) and the padding mask (B, 1, S)."""
-        source_mask = padding_mask(source, self.config.pad_id)
         states = self._embed("source", source, training)
+        source_mask = padding_mask(source, self.config.pad_id)
         for layer in self.encoder_layers:
             states = layer(states, mask=source_mask, training=training)
         if self.encoder_norm is not None:
@@ -261,8 +264,8 @@ class Transformer(Seq2Seq):
         Raises:
             ValueError: If there are fewer learned positions than `length`.
         """
-        state = self._new_state(ops.shape(source)[0], beam_size, length)
         encoder_output, source_mask = self.encode(source, training=False)
+        state = self._new_state(ops.shape(source)[0], beam_size, length)
         is_token = ops.expand_dims(ops.swapaxes(source_mask, 1, 2), 1)  # (B, 1, S, 1)
         sources = []
         for layer in self.decoder_layers:

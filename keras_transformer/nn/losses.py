@@ -6,22 +6,19 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.arguments import check_ids, check_rate
 from keras_transformer.nn.kernels.crossentropy import (
     TokenScores,
     first_largest,
     fused_crossentropy,
     smoothed_crossentropy,
-)
-from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
-from keras_transformer.nn.kernels.ids import (
-    are_classes,
-    check_targets,
-    have_one_shape,
     wide_ids,
 )
+from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
 from keras_transformer.nn.kernels.keras_private import carried_mask
 from keras_transformer.types import DType, Tensor, TensorLike
 
@@ -62,8 +59,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         name: str = "masked_crossentropy",
     ) -> None:
         super().__init__(name=name, reduction="sum_over_batch_size", dtype="float32")
-        rule = "a number in [0, 1)"
-        check_number("label_smoothing", label_smoothing, rule=rule, minimum=0, below=1)
+        check_rate("label_smoothing", label_smoothing)
         check_number("pad_id", pad_id, int)
         self.label_smoothing = label_smoothing
         self.pad_id = pad_id
@@ -82,7 +78,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         sample_weight: TensorLike | None = None,
     ) -> Tensor:
         y_pred = ops.convert_to_tensor(y_pred)
-        check_targets(y_true, y_pred.shape, self.pad_id)
+        _check_targets(y_true, y_pred.shape, self.pad_id)
         # Keras would count all tokens, or those in the mask of `y_pred`.
         losses = self.call(y_true, y_pred)
         classes = ops.shape(y_pred)[-1]
@@ -109,7 +105,7 @@ class MaskedCrossentropy(keras.losses.Loss):
         """
         classes = matrix.shape[0]
         shape = (*states.shape[:-1], classes)  # of the logits
-        check_targets(y_true, shape, self.pad_id)
+        _check_targets(y_true, shape, self.pad_id)
         y_true = wide_ids(y_true)
         weights = token_weights(y_true, self.pad_id, sample_weight, classes)
         weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
@@ -173,7 +169,7 @@ class TokenDistillation(keras.distillation.DistillationLoss):
                 "The student's logits have no Keras mask (B, T). A `Transformer` "
                 "attaches one; give another model a `compute_mask`."
             )
-        if not have_one_shape(teacher_outputs.shape, student_outputs.shape):
+        if not _have_one_shape(teacher_outputs.shape, student_outputs.shape):
             raise ValueError(
                 "The logits of teacher and student must have one shape (B, T, V). "
                 f"Received: teacher_outputs of the shape {tuple(teacher_outputs.shape)}"
@@ -198,6 +194,27 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         return cls(**config)
 
 
+def _check_targets(ids, shape, pad_id):
+    """Raises `ValueError` unless `y_true` fits logits of a shape; see `check_ids`."""
+    given = ids.shape if hasattr(ids, "shape") else np.shape(ids)
+    if not _have_one_shape(given, shape[:-1]):
+        raise ValueError(
+            f"`y_true` must be ids of the shape {tuple(shape[:-1])}, for logits of the "
+            f"shape {tuple(shape)}; take the `argmax` of one-hot labels. Received: "
+            f"y_true of the shape {tuple(given)}"
+        )
+    check_ids("y_true", ids, shape[-1], pad_id)
+
+
+def _have_one_shape(one, other):
+    """Whether two shapes may be the same; sizes that are not known are."""
+    if None in (getattr(one, "rank", 0), getattr(other, "rank", 0)):
+        return True  # of TensorFlow, without a known number of axes
+    return len(one) == len(other) and all(
+        None in sizes or sizes[0] == sizes[1] for sizes in zip(one, other, strict=True)
+    )
+
+
 def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float32"):
     """Returns the weight of each target (B, T): 0 for padding, else its sample's.
 
@@ -213,7 +230,7 @@ def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float
         weights = weights * sample_weight
     if classes is None:
         return weights
-    is_other = ops.logical_not(are_classes(y_true, classes))
+    is_other = ops.logical_or(ops.less(y_true, 0), ops.greater_equal(y_true, classes))
     return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
 
 
@@ -252,7 +269,7 @@ class TokenMean(keras.metrics.Mean):
         classes = None
         if not isinstance(y_pred, TokenScores):
             y_pred = ops.convert_to_tensor(y_pred)
-            check_targets(y_true, y_pred.shape, self.pad_id)
+            _check_targets(y_true, y_pred.shape, self.pad_id)
             classes = ops.shape(y_pred)[-1]
         y_true = wide_ids(y_true)
         weights = token_weights(

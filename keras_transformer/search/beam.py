@@ -27,7 +27,7 @@ from keras_transformer.search.tokens import (
     banned_tokens,
     best_tokens,
     check_constraints,
-    check_lengths,
+    checked_lengths,
     force,
     forced_tokens,
     length_penalty,
@@ -120,7 +120,8 @@ def beam_search(
         >>> ops.convert_to_numpy(ops.exp(result.log_probabilities)).round(2)
         array([[0.36, 0.23]], dtype=float32)
     """
-    check_lengths(max_lengths, limit, alpha, length_penalty_form)
+    check_constraints(constraints)
+    max_lengths = checked_lengths(max_lengths, limit, alpha, length_penalty_form)
     check_number("beam_size", beam_size, int, minimum=1)
     check_number("n_best", n_best, int)
     if not 1 <= n_best <= beam_size:
@@ -128,25 +129,32 @@ def beam_search(
             "`n_best` must be from 1 to `beam_size`. "
             f"Received: n_best={n_best}, beam_size={beam_size}"
         )
-    check_constraints(constraints)
-    max_lengths = ops.minimum(ops.cast(max_lengths, "int32"), ops.cast(limit, "int32"))
     divisor = functools.partial(length_penalty, alpha=alpha, form=length_penalty_form)
-    rules = _Rules(step, limit, special_ids, divisor, constraints, ends_within_beam)
-    batch, (pad_id, start_id, _) = ops.shape(max_lengths)[0], special_ids
+    rules = _Rules(
+        step=step,
+        limit=limit,
+        special_ids=special_ids,
+        divisor=divisor,
+        constraints=constraints,
+        ends_within_beam=ends_within_beam,
+    )
+    batch = ops.shape(max_lengths)[0]
     # One hypothesis at first: N equal ones would stay equal.
     first = ops.where(ops.arange(beam_size) == 0, 0.0, IMPOSSIBLE)
+    nothing = ops.full((batch, n_best), IMPOSSIBLE, "float32")
     prefix = constraints.prefix
     sentences = _Sentences(
         max_lengths=max_lengths,
         prefix=() if prefix is None else ops.cast(prefix, "int32"),
-        last_ids=ops.full((batch, beam_size), start_id, "int32"),
+        last_ids=ops.full((batch, beam_size), special_ids.start_id, "int32"),
         parents=ops.zeros((batch, beam_size), "int32"),
-        ids=ops.full((batch, beam_size, limit), pad_id, "int32"),
+        ids=ops.full((batch, beam_size, limit), special_ids.pad_id, "int32"),
         log_probabilities=ops.zeros((batch, beam_size)) + ops.cast(first, "float32"),
         finished=DecodingResult(
-            ops.full((batch, n_best, limit), pad_id, "int32"),
-            ops.zeros((batch, n_best), "int32"),
-            *[ops.full((batch, n_best), IMPOSSIBLE, "float32")] * 2,
+            ids=ops.full((batch, n_best, limit), special_ids.pad_id, "int32"),
+            lengths=ops.zeros((batch, n_best), "int32"),
+            scores=nothing,
+            log_probabilities=nothing,
         ),
     )
     beam = (ops.zeros((), "int32"), sentences, state)
@@ -156,7 +164,7 @@ def beam_search(
         finished = _search_resized(beam, rules, resize)
     # An impossible hypothesis can sit in a free place.
     found = ops.expand_dims(finished.log_probabilities > IMPOSSIBLE, -1)
-    return finished._replace(ids=ops.where(found, finished.ids, pad_id))
+    return finished._replace(ids=ops.where(found, finished.ids, special_ids.pad_id))
 
 
 class _Rules(NamedTuple):
@@ -287,7 +295,7 @@ def _best_candidates(position, sentences, logits, rules):
     parents = sentences.parents if beam_size == 1 else order // width
     cut = ops.expand_dims(position + 1 >= sentences.max_lengths, 1)  # (B, 1)
     ends = ops.logical_or(ids == special_ids.end_id, cut)
-    return _Candidates(parents, ids, best, ends)
+    return _Candidates(parents=parents, ids=ids, log_probabilities=best, ends=ends)
 
 
 def _add_token(position, sentences, candidates, rules):
@@ -330,18 +338,26 @@ def _finish(position, sentences, candidates, rules):
     ids = sentences.ids if beam_size == 1 else pick(sentences.ids, candidates.parents)
     ids = write(ids, candidates.ids, position)
     now = ending > IMPOSSIBLE
-    ended = DecodingResult(ids, ops.where(now, length, 0), scores, ending)
     if beam_size == 1:
-        is_now = (ops.expand_dims(now, -1), now, now, now)
-        return DecodingResult(*map(ops.where, is_now, ended, finished))
-    pairs = zip(finished, ended, strict=True)
-    join = functools.partial(ops.concatenate, axis=1)
-    ids, lengths, scores, totals = map(join, pairs)
+        return DecodingResult(
+            ids=ops.where(ops.expand_dims(now, -1), ids, finished.ids),
+            lengths=ops.where(now, length, finished.lengths),
+            scores=ops.where(now, scores, finished.scores),
+            log_probabilities=ops.where(now, ending, finished.log_probabilities),
+        )
+    both = keras.tree.map_structure(
+        lambda old, new: ops.concatenate([old, new], axis=1),
+        finished,
+        DecodingResult(ids, ops.where(now, length, 0), scores, ending),
+    )
     # Of equal scores the older stays: `top_k` prefers the lower index.
-    scores, order = ops.top_k(scores, finished.scores.shape[1])
-    lengths = pick(lengths, order)
-    totals = pick(totals, order)
-    return DecodingResult(pick(ids, order), lengths, scores, totals)
+    scores, order = ops.top_k(both.scores, finished.scores.shape[1])
+    return DecodingResult(
+        ids=pick(both.ids, order),
+        lengths=pick(both.lengths, order),
+        scores=scores,
+        log_probabilities=pick(both.log_probabilities, order),
+    )
 
 
 def reordering(

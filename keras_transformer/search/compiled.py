@@ -3,6 +3,9 @@
 TensorFlow traces one graph for all shapes. XLA on JAX compiles each shape, and PyTorch
 records each shape of a step. There the inputs get padding up to a few shapes, at most
 twelve for batches of up to 32 rows.
+
+A record of a step has its plain operations without Keras' layers, which take several
+times as long as the arithmetic. The results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.search.recorded import records_steps
+from keras_transformer.models.own_model import Recomputing
 
 _ROWS = (1, 8, 32)
 # The first size of columns, and the number of sizes.
 _FIRST = 32
 _COUNT = 4
-_MOST_KEPT = 24  # compiled variants of a function
+_MOST_KEPT = 24  # compiled variants of a function, and records of a step
 
 
 class Compiled:
@@ -110,24 +113,24 @@ def identity_of(variables) -> tuple[int, ...]:
     return tuple(map(id, variables))
 
 
-def as_graph(function, signature):
-    """Returns a `tf.function` of `function` on TensorFlow, else `function`."""
+def as_graph(function, inputs):
+    """Returns a `tf.function` of named inputs on TensorFlow, else `function`."""
     if keras.backend.backend() != "tensorflow":
         return function
     import tensorflow as tf
 
-    signature = list(map(tf.TensorSpec.from_spec, signature))
+    signature = [tf.TensorSpec.from_spec(spec, name) for name, spec in inputs.items()]
     return tf.function(function, input_signature=signature, autograph=False)
 
 
 def _on_tensorflow(run, model, specs):
-    signature = [
-        keras.InputSpec(shape=spec[0], dtype=spec[1])
-        for spec in specs
+    inputs = {
+        f"input_{number}": keras.InputSpec(shape=spec[0], dtype=spec[1])
+        for number, spec in enumerate(specs)
         if spec is not None
-    ]
+    }
     # TensorFlow warns of one piece of code that many graphs trace; a partial is none.
-    graph = as_graph(functools.partial(run), signature)
+    graph = as_graph(functools.partial(run), inputs)
     return lambda variables, given: graph(*given)
 
 
@@ -209,3 +212,80 @@ def _is_traced(inputs, variables):
 
     tensors = keras.tree.flatten((inputs, _values_of(variables)))
     return any(isinstance(x, jax.core.Tracer) for x in tensors)
+
+
+def records_steps(model) -> bool:
+    """Whether PyTorch records the steps of a model."""
+    # The inputs of a user's model grow with the output.
+    return keras.backend.backend() == "torch" and not isinstance(model, Recomputing)
+
+
+def step_maker(model):
+    """Returns a function of `decoding_weights` that returns a step with them."""
+    if records_steps(model):
+        return RecordedStep(model).start
+    return lambda weights: functools.partial(model.decode_step, weights=weights)
+
+
+class RecordedStep:
+    """`model.decode_step`, recorded for each shape of its inputs.
+
+    A step that looks at a value, as `int(tensor)` does, is called instead.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        self._records = {}
+
+    def start(self, weights):
+        """Returns `decode_step` with weights that stay the same."""
+        variables = self._model.variables
+        plain = functools.partial(self._model.decode_step, weights=weights)
+        given = [variable.value for variable in variables]
+        given += keras.tree.flatten(weights)
+        sizes = _sizes(given)
+
+        def step(ids, parents, state):
+            inputs = ids, parents, state
+            tensors = keras.tree.flatten(inputs)
+            key = sizes, _sizes(tensors)
+            if key not in self._records:
+                self._records[key] = self._recorded(given, weights, inputs)
+                if len(self._records) > _MOST_KEPT:
+                    del self._records[next(iter(self._records))]
+            record, outputs = self._records[key]
+            if record is None:
+                return plain(*inputs)
+            return keras.tree.pack_sequence_as(outputs, record(given, tensors))
+
+        return step
+
+    def _recorded(self, given, weights, inputs):
+        """Returns the record of a step and its nested outputs; `None` if it fails."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        variables = self._model.variables
+        outputs = []
+
+        def run(given, tensors):
+            values = given[: len(variables)]
+            rest = given[len(variables) :]
+            own = keras.tree.pack_sequence_as(weights, rest)
+            with keras.StatelessScope(zip(variables, values, strict=True)):
+                found = self._model.decode_step(
+                    *keras.tree.pack_sequence_as(inputs, tensors), weights=own
+                )
+            outputs.append(found)
+            return keras.tree.flatten(found)
+
+        try:
+            record = make_fx(run)(given, keras.tree.flatten(inputs))
+        except RuntimeError:  # PyTorch's error about a value
+            return None, None
+        record.graph.eliminate_dead_code()
+        record.recompile()
+        return record, outputs[0]
+
+
+def _sizes(tensors):
+    return tuple((x.shape, x.dtype) for x in tensors)

@@ -11,11 +11,10 @@ from keras import ops
 from keras_transformer.config import DecodingConfig
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.searchable import Searchable
+from keras_transformer.nn.arguments import check_ids
 from keras_transformer.nn.kernels.execution import keeps_shapes
-from keras_transformer.nn.kernels.ids import check_ids
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
-from keras_transformer.search.compiled import Compiled
-from keras_transformer.search.recorded import records_steps, step_maker
+from keras_transformer.search.compiled import Compiled, records_steps, step_maker
 from keras_transformer.search.sampling import sample
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.tokens import (
@@ -106,8 +105,7 @@ class Generator:
         """
         if prefix is not None:
             self._check_targets("prefix", prefix)
-        inputs = source, lengths, prefix, prefix_lengths
-        return self._searched(*inputs, n_best=n_best)
+        return self._searched(source, lengths, prefix, prefix_lengths, n_best=n_best)
 
     def _search(self, source, lengths, prefix, prefix_lengths, n_best, size=None):
         config = self.config
@@ -115,28 +113,23 @@ class Generator:
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         keeps_shapes = self._keeps_shapes()
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
-        weights = self.weights or model.decoding_weights()
+        chosen = is_piece = None
         if self.shortlist is not None:
-            given = () if prefix is None else (prefix,)
             vocabulary = model.config.target_vocabulary_size
             if keeps_shapes and size is None:
                 size = vocabulary
+            given = () if prefix is None else (prefix,)
             chosen = self.shortlist.candidates(source, *given, size=size)
             if prefix is not None:
                 prefix = self.shortlist.places(chosen, prefix)
             is_piece = None if size is None else chosen < vocabulary
             chosen = ops.minimum(chosen, vocabulary - 1)
-            weights = model.narrowed(weights, chosen)
-        step = self._step_with(weights)
-        if self.shortlist is not None:  # The search knows tokens by their places.
-            wide_step = step
-
-            def step(ids, parents, state):
-                logits, state = wide_step(ops.take(chosen, ids), parents, state)
-                if is_piece is not None:
-                    logits = ops.where(is_piece, logits, IMPOSSIBLE)
-                return logits, state
-
+        weights = self.weights or model.decoding_weights()
+        if chosen is None:
+            step = self._step_with(weights)
+        else:
+            step = self._step_with(model.narrowed(weights, chosen))
+            step = _by_places(step, chosen, is_piece)
         result = beam_search(
             step=step,
             state=model.start_decoding(source, room, config.beam_size),
@@ -148,7 +141,7 @@ class Generator:
             ends_within_beam=config.ends_within_beam,
             **rules_of(model, config, self.longest, prefix),
         )
-        if self.shortlist is None:
+        if chosen is None:
             return result
         return result._replace(ids=ops.take(chosen, result.ids))
 
@@ -255,17 +248,18 @@ class Generator:
             source = ops.pad(source, more, constant_values=pad_id)
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
-            # A graph must not know the width, which grows in its loop.
-            limit = longest if self._keeps_shapes() else ops.max(of_each, initial=1)
-            return source, of_each, limit
-        # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
-        lengths = ops.cast(lengths, "int32")
-        begun = ops.cast(prefix_lengths, "int32")
-        of_source = ops.where(lengths <= 1, 1, lengths + extra)
-        begun = ops.where(begun > 0, begun + 1 + extra, 1)
-        of_each = ops.minimum(ops.maximum(of_source, begun), longest)
+        else:
+            # Section 6.1 of the paper: the input length + 50; 1 if the source is empty.
+            lengths = ops.cast(lengths, "int32")
+            begun = ops.cast(prefix_lengths, "int32")
+            of_source = ops.where(lengths <= 1, 1, lengths + extra)
+            begun = ops.where(begun > 0, begun + 1 + extra, 1)
+            of_each = ops.minimum(ops.maximum(of_source, begun), longest)
         if not self._keeps_shapes():
+            # A graph must not know the width, which grows in its loop.
             return source, of_each, ops.max(of_each, initial=1)  # 1 in an empty batch
+        if lengths is None:
+            return source, of_each, longest
         widths = [ops.shape(source)[1]]
         if prefix is not None:
             widths.append(ops.shape(prefix)[1] + 1)
@@ -273,6 +267,18 @@ class Generator:
             return source, of_each, min(max(widths) + extra, longest)
         width = ops.max(ops.stack(widths))
         return source, of_each, ops.minimum(width + extra, longest)
+
+
+def _by_places(step, chosen, is_piece):
+    """Returns a step that takes tokens by their places among those chosen (K,)."""
+
+    def narrow_step(ids, parents, state):
+        logits, state = step(ops.take(chosen, ids), parents, state)
+        if is_piece is not None:
+            logits = ops.where(is_piece, logits, IMPOSSIBLE)
+        return logits, state
+
+    return narrow_step
 
 
 def rules_of(model, config, longest, prefix=None):

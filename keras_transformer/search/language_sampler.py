@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import keras
@@ -13,16 +12,15 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnLanguageModel
-from keras_transformer.search.compiled import Compiled
+from keras_transformer.nn.arguments import check_ids
+from keras_transformer.search.compiled import Compiled, step_maker
 from keras_transformer.search.generator import rules_of
-from keras_transformer.search.recorded import step_maker
 from keras_transformer.search.sampling import sample
 from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
     check_constraints,
 )
-from keras_transformer.types import TensorLike
 
 
 class LanguageSampler:
@@ -80,7 +78,7 @@ class LanguageSampler:
             length_penalty=0.0,
         )
         self._step_with = step_maker(model)
-        self._drawn = Compiled(self.draw, model, columns, cut={2: 1})
+        self._drawn = Compiled(self._draw, model, columns, cut={2: 1})
 
     def __call__(
         self,
@@ -103,47 +101,24 @@ class LanguageSampler:
             )
         check_number("temperature", temperature, finite=False, minimum=0)
         check_number("seed", seed, int, minimum=0)
-        size = self.model.config.vocabulary_size
-        if np.any((prompts < 0) | (prompts >= size)):
-            raise ValueError(
-                "`prompts` must hold ids of the vocabulary, from 0 to "
-                f"{size - 1}. Received: ids from {prompts.min()} to {prompts.max()}"
-            )
+        check_ids("prompts", prompts, self.model.config.vocabulary_size)
         self.model.config.check_positions(length, "`length`")
-        if self.config.no_repeat_ngram_size >= length:  # It bans nothing.
-            return self._without_ngrams(prompts, length, temperature, seed)
         batch = len(prompts)
-        uniforms = np.empty((len(prompts), length), "float32")
+        uniforms = np.empty((batch, length), "float32")
         for i in range(batch):
             uniforms[i] = np.random.default_rng(seed + i).random(length)
         temperatures = np.full(batch, temperature, "float32")
         lengths = np.full(batch, length, "int32")
-        return self._drawn(prompts, uniforms, temperatures, lengths)
-
-    @functools.cached_property
-    def _without_ngrams(self):
-        """The sampler that may repeat n-grams."""
-        # A graph of any length would compare every token of a long n-gram.
-        config = self.config
-        return LanguageSampler(
-            self.model, config.top_k, config.top_p, config.min_output_length
+        # A graph of any length would compare every token of an n-gram that is too long.
+        size = self.config.no_repeat_ngram_size
+        size = size if size < length else 0
+        return self._drawn(
+            prompts, uniforms, temperatures, lengths, no_repeat_ngram_size=size
         )
 
-    def draw(
-        self,
-        prompts: TensorLike,
-        uniforms: TensorLike,
-        temperature: TensorLike,
-        lengths: TensorLike | None = None,
-    ) -> DecodingResult:
-        """Samples continuations from given numbers; checks nothing.
-
-        `prompts` (B, P), `uniforms` (B, L), `temperature` (B,), and `lengths` (B,) of
-        the longest texts, by default L tokens.
-        """
+    def _draw(self, prompts, uniforms, temperature, lengths, no_repeat_ngram_size=0):
         batch, length = ops.shape(uniforms)
-        if lengths is None:
-            lengths = ops.full((batch,), length, dtype="int32")
+        config = self.config.replace(no_repeat_ngram_size=no_repeat_ngram_size)
         return sample(
             step=self._step_with(self.model.decoding_weights()),
             state=self.model.start_decoding(batch, length),
@@ -151,7 +126,7 @@ class LanguageSampler:
             temperature=temperature,
             max_lengths=lengths,
             limit=length,
-            top_k=self.config.top_k,
-            top_p=self.config.top_p,
-            **rules_of(self.model, self.config, length, prompts),
+            top_k=config.top_k,
+            top_p=config.top_p,
+            **rules_of(self.model, config, length, prompts),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras import ops
 
@@ -25,8 +25,8 @@ from keras_transformer.search.tokens import (
     SpecialIds,
     best_logits,
     check_constraints,
-    check_lengths,
     check_logits,
+    checked_lengths,
     constrain,
     force,
     forced_tokens,
@@ -99,11 +99,10 @@ def sample(
         >>> ops.convert_to_numpy(result.ids).tolist()
         [[[2, 4, 5, 0]], [[2, 3, 4, 5]]]
     """
-    check_lengths(max_lengths, limit, alpha, length_penalty_form)
-    max_lengths = ops.convert_to_tensor(max_lengths, "int32")
+    check_constraints(constraints)
+    max_lengths = checked_lengths(max_lengths, limit, alpha, length_penalty_form)
     uniforms = ops.convert_to_tensor(uniforms, "float32")
     temperature = one_per_sentence("temperature", temperature, "float32")
-    check_constraints(constraints)
     shape = tuple(ops.shape(uniforms))
     narrow = len(shape) == 2 and isinstance(limit, int) and isinstance(shape[1], int)
     if len(shape) != 2 or (narrow and shape[1] < limit):
@@ -113,19 +112,20 @@ def sample(
         )
     check_number("top_k", top_k, int, optional=True, minimum=1)
     check_number("top_p", top_p, optional=True, above=0, maximum=1)
-    max_lengths = ops.minimum(max_lengths, ops.cast(limit, "int32"))
-    batch, (pad_id, start_id, end_id) = ops.shape(max_lengths)[0], special_ids
+    batch = ops.shape(max_lengths)[0]
+    pad_id = special_ids.pad_id
 
-    def unfinished(position, last_ids, ids, lengths, total, is_unfinished, state):
-        return ops.logical_and(position < limit, ops.any(is_unfinished))
+    def unfinished(position, sentences, state):
+        return ops.logical_and(position < limit, ops.any(sentences.is_unfinished))
 
-    def advance(position, last_ids, ids, lengths, total, is_unfinished, state):
-        parents = ops.zeros_like(last_ids)
-        logits, state = step(ops.reshape(last_ids, (-1,)), parents, state)
+    def advance(position, sentences, state):
+        is_unfinished = sentences.is_unfinished
+        parents = ops.zeros_like(sentences.last_ids)
+        logits, state = step(ops.reshape(sentences.last_ids, (-1,)), parents, state)
         check_logits(logits)
         logits = ops.cast(logits, "float32")
         normaliser = ops.logsumexp(logits, axis=-1, keepdims=True)
-        allowed = constrain(logits, ids, position, special_ids, constraints)
+        allowed = constrain(logits, sentences.ids, position, special_ids, constraints)
         numbers = ops.take(uniforms, position, axis=1)
         tokens = _draw_tokens(allowed, numbers, temperature, top_k, top_p)
         tokens = ops.expand_dims(tokens, 1)  # (B, 1), and their log-probabilities
@@ -135,31 +135,46 @@ def sample(
         if constraints.prefix is not None:
             forced = forced_tokens(constraints.prefix, position, pad_id)
             tokens, added = force(tokens, added, logits, normaliser, forced)
-        ids = write(ids, ops.where(is_unfinished, tokens, pad_id), position)
-        total = total + ops.where(is_unfinished, added, 0.0)
-        position = position + 1
-        cut = ops.expand_dims(position >= max_lengths, 1)
-        ends = (tokens == end_id) | cut | (added == IMPOSSIBLE)
-        lengths = ops.where(ops.logical_and(is_unfinished, ends), position, lengths)
-        is_unfinished = ops.logical_and(is_unfinished, ops.logical_not(ends))
-        return position, tokens, ids, lengths, total, is_unfinished, state
+        written = ops.where(is_unfinished, tokens, pad_id)
+        length = position + 1
+        cut = ops.expand_dims(length >= max_lengths, 1)
+        ends = (tokens == special_ids.end_id) | cut | (added == IMPOSSIBLE)
+        ends_now = ops.logical_and(is_unfinished, ends)
+        sentences = _Sentences(
+            last_ids=tokens,
+            ids=write(sentences.ids, written, position),
+            lengths=ops.where(ends_now, length, sentences.lengths),
+            total=sentences.total + ops.where(is_unfinished, added, 0.0),
+            is_unfinished=ops.logical_and(is_unfinished, ops.logical_not(ends)),
+        )
+        return length, sentences, state
 
-    loop = (
-        ops.zeros((), "int32"),  # position
-        ops.full((batch, 1), start_id, "int32"),  # last ids
-        ops.full((batch, 1, limit), pad_id, "int32"),
-        ops.zeros((batch, 1), "int32"),  # lengths, 0 where unfinished
-        ops.zeros((batch, 1), "float32"),  # log-probabilities
-        ops.ones((batch, 1), "bool"),  # whether unfinished
-        state,
+    sentences = _Sentences(
+        last_ids=ops.full((batch, 1), special_ids.start_id, "int32"),
+        ids=ops.full((batch, 1, limit), pad_id, "int32"),
+        lengths=ops.zeros((batch, 1), "int32"),
+        total=ops.zeros((batch, 1), "float32"),
+        is_unfinished=ops.ones((batch, 1), "bool"),
     )
-    _, _, ids, lengths, total, *_ = ops.while_loop(unfinished, advance, loop)
+    loop = (ops.zeros((), "int32"), sentences, state)
+    sentences = ops.while_loop(unfinished, advance, loop)[1]
+    total = sentences.total
     found = total > IMPOSSIBLE
-    ids = ops.where(ops.expand_dims(found, -1), ids, pad_id)
-    lengths = ops.where(found, lengths, 0)
+    ids = ops.where(ops.expand_dims(found, -1), sentences.ids, pad_id)
+    lengths = ops.where(found, sentences.lengths, 0)
     # The divisor is not 0 without an output.
     divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
     return DecodingResult(ids, lengths, total / divisor, total)
+
+
+class _Sentences(NamedTuple):
+    """The state of the sampling, one row per sentence."""
+
+    last_ids: Any  # (B, 1) int32
+    ids: Any  # (B, 1, L) int32
+    lengths: Any  # (B, 1) int32, 0 where unfinished
+    total: Any  # (B, 1) float32, log-probabilities
+    is_unfinished: Any  # (B, 1) bool
 
 
 def _draw_tokens(logits, uniforms, temperature, top_k, top_p):

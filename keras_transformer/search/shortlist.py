@@ -13,8 +13,10 @@ from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.types import Tensor, TensorLike
 
 _CHUNK = 10_000  # Pairs that are held as cells of a matrix at once.
-_PAIRS = 100_000  # Pairs that are all used. A later one is used only
-_TIMES = 10  # if one of its source pieces was used less often than this.
+# So many pairs are all used; a later one only if one of its source pieces was used less
+# often than the second number.
+_PAIRS = 100_000
+_TIMES = 10
 _SPECIAL = 4  # Ids of padding, start, end and the unknown piece come first.
 _LEAST = 1024  # candidates of a search with fixed shapes
 NO_PIECE = np.iinfo("int32").max

@@ -101,7 +101,7 @@ class StringSearch:
         places = tf.argsort(order)
         return {name: tf.gather(values, places) for name, values in found.items()}
 
-    def outputs(self, source, result, with_ids):
+    def outputs(self, source, result):
         """Returns the outputs of `nbest` from a `DecodingResult`."""
         ids = result.ids  # (B, n_best, T)
         _, count, length = tf.unstack(tf.shape(ids))
@@ -109,12 +109,11 @@ class StringSearch:
         texts = tf.reshape(texts, (-1, ids.shape[1] or count))
         # An empty text, only an end token, has an empty translation.
         empty = (source.lengths <= 1)[:, None]
-        outputs = {
+        return {
             "translations": tf.where(empty, "", texts),
             "scores": tf.where(empty, 0.0, result.scores),
             "truncated": source.truncated,
         }
-        return outputs | ({"ids": ids} if with_ids else {})
 
     def called(self, function, *inputs, **options):
         """Calls a method of the generator with TensorFlow's tensors."""
@@ -149,11 +148,8 @@ def translate(search, text):
     }
 
 
-def nbest(search, text, n_best=None, with_ids=False):
-    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`.
-
-    `with_ids` adds `ids` [B, n_best, T], or [B, T] where there is one translation.
-    """
+def nbest(search, text, n_best=None):
+    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`."""
     generator = search.generator
     source = search.source_ids(text)
     result = search.called(
@@ -162,20 +158,17 @@ def nbest(search, text, n_best=None, with_ids=False):
         source.lengths,
         n_best=n_best or generator.config.num_best,
     )
-    return search.outputs(source, result, with_ids)
+    return search.outputs(source, result)
 
 
-def complete(search, text, prefix, with_ids=False):
+def complete(search, text, prefix):
     """Translates strings [B] to translations that begin with `prefix` [B].
 
     Returns what `translate` does; `truncated` is True if either text was cut.
     """
     target = search.tokenizers.target
     source = search.source_ids(text)
-    prefixes = target.tokenize(prefix)
-    longest = search.generator.longest - 1
-    truncated = source.truncated | (prefixes.row_lengths() > longest)
-    prefixes = prefixes[:, :longest]
+    prefixes, is_cut = _cut(target, prefix, search.generator.longest - 1)
     prefix_lengths = tf.cast(prefixes.row_lengths(), tf.int32)
     result = search.called(
         search.generator.search,
@@ -184,12 +177,13 @@ def complete(search, text, prefix, with_ids=False):
         prefixes.to_tensor(target.pad_id),
         prefix_lengths,
     )
-    lengths = source.lengths + prefix_lengths
-    both = source._replace(lengths=lengths, truncated=truncated)
-    return _first_of(search.outputs(both, result, with_ids))
+    both = source._replace(
+        lengths=source.lengths + prefix_lengths, truncated=source.truncated | is_cut
+    )
+    return _first_of(search.outputs(both, result))
 
 
-def sample(search, text, temperature, seed, with_ids=False):
+def sample(search, text, temperature, seed):
     """Samples a translation of each of the strings [B]; returns what `translate` does.
 
     A `temperature` [B] is from 0 (greedy) to infinity (uniform); each text has a `seed`
@@ -210,7 +204,7 @@ def sample(search, text, temperature, seed, with_ids=False):
         tf.reshape(uniforms, (-1, longest)),
         temperature,
     )
-    return _first_of(search.outputs(source, result, with_ids))
+    return _first_of(search.outputs(source, result))
 
 
 def score(search, source, target):
@@ -237,15 +231,15 @@ def align(search, text, per_head=False):
     ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
     lengths = tf.math.count_nonzero(ids, axis=1)  # padding is 0
     ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
-    outputs = _attended(search, source, ids)
-    if not per_head:
-        outputs["attention"] = tf.reduce_mean(outputs["attention"], axis=1)
-    return {"translation": search.detokenize(ids), **outputs}
-
-
-def attend(search, text, target_ids):
-    """As `align` with `per_head`, for given `target_ids` [B, T]."""
-    return _attended(search, search.source_ids(text), target_ids)
+    attention = search.called(search.generator.attention, source.ids, ids)
+    return {
+        "translation": search.detokenize(ids),
+        # Padding has the token "" and attention 0.
+        "source_tokens": search.tokenizers.source.piece_strings(source.ids),
+        "target_tokens": search.tokenizers.target.piece_strings(ids),
+        "attention": attention if per_head else tf.reduce_mean(attention, axis=1),
+        "truncated": source.truncated,
+    }
 
 
 class Signature(NamedTuple):
@@ -269,6 +263,11 @@ class Signature(NamedTuple):
         outputs = self.function(search, *some, **options)
         return {key: value[:batch] for key, value in outputs.items()}
 
+    def tensors(self, columns):
+        """Returns lists of inputs as tensors, by name."""
+        named = zip(self.inputs.items(), columns, strict=True)
+        return {name: tf.constant(column, spec.dtype) for (name, spec), column in named}
+
 
 _TEXT = tf.TensorSpec([None], tf.string)
 # One of each text: a server joins the rows of several requests.
@@ -284,14 +283,6 @@ SIGNATURES = {
     ),
     "complete": Signature(complete, {"text": _TEXT, "prefix": _TEXT}),
 }
-# It is not exported, and takes one text.
-ATTEND = Signature(
-    attend,
-    {
-        "text": tf.TensorSpec([1], tf.string),
-        "target_ids": tf.TensorSpec([1, None], tf.int32),
-    },
-)
 
 
 def signatures_of(model: Searchable) -> dict[str, Signature]:
@@ -312,29 +303,25 @@ def as_arrays(outputs):
     return arrays
 
 
+def _cut(tokenizer, texts, most):
+    """Returns at most so many ids of strings [B], ragged, and which were cut [B]."""
+    ids = tokenizer.tokenize(texts)
+    return ids[:, :most], ids.row_lengths() > most
+
+
 def _ids_of(tokenizer, texts, longest):
     """Returns strings [B] as ids of at most `longest` tokens."""
-    pieces = tokenizer.tokenize(texts)
-    truncated = pieces.row_lengths() > longest - 1
+    pieces, truncated = _cut(tokenizer, texts, longest - 1)
     ends = tf.fill([tf.shape(texts)[0], 1], tokenizer.end_id)
-    ids = tf.concat([pieces[:, : longest - 1], ends], axis=1)
+    ids = tf.concat([pieces, ends], axis=1)
     lengths = tf.cast(ids.row_lengths(), tf.int32)
     return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
 
 
-def _attended(search, source, target_ids):
-    """Returns the outputs of `align`; padding has the token "" and attention 0."""
-    attention = search.called(search.generator.attention, source.ids, target_ids)
-    return {
-        "source_tokens": search.tokenizers.source.piece_strings(source.ids),
-        "target_tokens": search.tokenizers.target.piece_strings(target_ids),
-        "attention": attention,
-        "truncated": source.truncated,
-    }
-
-
 def _first_of(outputs):
     """Returns the outputs of `translate` from those of `nbest`."""
-    names = {"translations": "translation", "scores": "score", "ids": "ids"}
-    best = {names[key]: x[:, 0] for key, x in outputs.items() if key in names}
-    return best | {"truncated": outputs["truncated"]}
+    return {
+        "translation": outputs["translations"][:, 0],
+        "score": outputs["scores"][:, 0],
+        "truncated": outputs["truncated"],
+    }

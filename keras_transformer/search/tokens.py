@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_transformer.config.options import check_number
 from keras_transformer.nn.kernels.caches import pick
-from keras_transformer.nn.kernels.ids import class_ids
+from keras_transformer.nn.kernels.crossentropy import class_ids
 from keras_transformer.types import Tensor, TensorLike
 
 # Log-probability of an impossible token, and of an empty place.
@@ -81,9 +81,9 @@ def length_penalty(
     return (length if form == "power" else (5.0 + length) / 6.0) ** alpha
 
 
-def check_lengths(max_lengths, limit, alpha, length_penalty_form):
-    """Raises `ValueError` unless lengths and penalty are in range."""
-    one_per_sentence("max_lengths", max_lengths, "int32")
+def checked_lengths(max_lengths, limit, alpha, length_penalty_form):
+    """Returns the longest outputs (B,), at most `limit`, or raises `ValueError`."""
+    max_lengths = one_per_sentence("max_lengths", max_lengths, "int32")
     check_number("limit", limit, int, or_tensor=True, minimum=1)
     check_number("alpha", alpha, minimum=0)
     if length_penalty_form not in ("gnmt", "power"):
@@ -91,6 +91,7 @@ def check_lengths(max_lengths, limit, alpha, length_penalty_form):
             "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
             f"length_penalty_form={length_penalty_form!r}"
         )
+    return ops.minimum(max_lengths, ops.cast(limit, "int32"))
 
 
 def one_per_sentence(name, values, dtype):
@@ -138,7 +139,8 @@ def best_tokens(logits, count, banned=None):
     """Returns the best tokens (R, C), their log-probabilities, and normalisers."""
     # Of equally probable ones the lower id comes first (except on PyTorch).
     check_logits(logits)
-    logits, size = ops.cast(logits, "float32"), logits.shape[1]
+    logits = ops.cast(logits, "float32")
+    size = logits.shape[1]
     allowed = logits if banned is None else ban(logits, *banned)
     best, ids = best_logits(allowed, count if size is None else min(count, size))
     # No slice of `best`: XLA would sort the whole vocabulary, 60 times slower.
@@ -152,10 +154,7 @@ def best_tokens(logits, count, banned=None):
 
 def best_logits(logits, count):
     """As `ops.top_k` of logits (R, V), faster for large vocabularies."""
-    size = logits.shape[1]
-    if size is None:
-        best, ids = ops.top_k(logits, count)
-        return best, ops.cast(ids, "int32")
+    size = logits.shape[1] or 0  # of a graph that does not know it
     widths = [width for width in range(32, 513) if size % width == 0]
     width = min(widths, key=lambda width: abs(width - 128), default=size)
     # For a small vocabulary one search is faster than one over blocks.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import keras
-import tensorflow as tf
 
 from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
@@ -20,12 +19,7 @@ from keras_transformer.search.compiled import as_graph, identity_of
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.search.shortlist import Shortlist
-from keras_transformer.search.strings import (
-    ATTEND,
-    SIGNATURES,
-    StringSearch,
-    as_arrays,
-)
+from keras_transformer.search.strings import SIGNATURES, StringSearch, as_arrays
 from keras_transformer.search.translation import TextTranslator
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -95,20 +89,18 @@ class Translator(TextTranslator):
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
-        """Returns the outputs of a signature, or of "attend", for lists of inputs.
+        """Returns the outputs of a signature for lists of inputs.
 
         On TensorFlow it is one graph.
         """
-        signature = (SIGNATURES | {"attend": ATTEND})[name]
-        specs = signature.inputs.values()
+        signature = SIGNATURES[name]
         variant = (name, *options.items())
         if keras.backend.backend() == "tensorflow":
             variant += (identity_of(self.model.variables),)
         if variant not in self._functions:
             function = functools.partial(signature.call, self._search, **options)
-            self._functions[variant] = as_graph(function, specs)
-        pairs = zip(columns, specs, strict=True)
-        tensors = [tf.constant(column, spec.dtype) for column, spec in pairs]
+            self._functions[variant] = as_graph(function, signature.inputs)
+        tensors = signature.tensors(columns).values()
         return as_arrays(self._functions[variant](*tensors))
 
     @classmethod

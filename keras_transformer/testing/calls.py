@@ -19,16 +19,16 @@ def as_array(tensor):
     return ops.convert_to_numpy(tensor)
 
 
-def generator_of(seed, tolerance, ids_below=None):
+def generator_of(seed, tolerance):
     """Returns a random generator, once the numbers of a check are found to be some."""
     check_number("tolerance", tolerance, minimum=0)
-    check_number("ids_below", ids_below, int, optional=True, minimum=1)
     check_number("seed", seed, int, minimum=0)
     return np.random.default_rng(seed)
 
 
-def input_arrays(inputs, shape, ids_below, pad_id, rng):
+def input_arrays(inputs, shape, ids_below, rng, pad_id=0):
     """Returns the given or random arrays of a call, one per argument."""
+    check_number("ids_below", ids_below, int, optional=True, minimum=1)
     if inputs is not None and shape is not None:
         raise ValueError(
             f"Give `inputs` or `shape`, not both. Received: shape={shape} and inputs"
@@ -89,17 +89,17 @@ def check_close(
     actual, expected = (np.asarray(x, "float64") for x in (actual, expected))
     with np.errstate(invalid="ignore"):
         differences = np.where(actual == expected, 0.0, np.abs(actual - expected))
-    differences = np.where(np.isnan(differences), np.inf, differences)
+    differences[np.isnan(differences)] = np.inf
     finite = np.abs(expected[np.isfinite(expected)])
     allowed = tolerance * finite.max(initial=0.0)
-    if differences.size and differences.max() > allowed:
+    if differences.max(initial=0.0) > allowed:
         place = np.unravel_index(differences.argmax(), differences.shape)
-        where = f"row {place[0] + first[0]}"
-        if has_positions and len(place) > 1:
-            where += f", position {place[1] + first[1]}"
-        if len(place) > 1 + has_positions:
-            units = [int(i) for i in place[1 + has_positions :]]
-            where += f", unit {units[0] if len(units) == 1 else units}"
+        row, *rest = map(int, place)
+        where = f"row {row + first[0]}"
+        if has_positions and rest:
+            where += f", position {rest.pop(0) + first[1]}"
+        if rest:
+            where += f", unit {', '.join(map(str, rest))}"
         raise AssertionError(
             f"{claim}. The largest difference, {differences.max():.3g}, is at {where}: "
             f"{actual[place]:.6g} in place of {expected[place]:.6g}. Allowed: "

@@ -46,9 +46,9 @@ def assert_causal(
     Example:
         >>> assert_causal(keras.layers.GRU(8, return_sequences=True))
     """
-    rng = calls.generator_of(seed, tolerance, ids_below)
+    rng = calls.generator_of(seed, tolerance)
     name = calls.name_of(layer)
-    first, *others = calls.input_arrays(inputs, shape, ids_below, 0, rng)
+    first, *others = calls.input_arrays(inputs, shape, ids_below, rng)
     length = first.shape[1]
     if length < 2:
         raise ValueError(

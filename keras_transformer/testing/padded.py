@@ -59,8 +59,8 @@ def assert_padding_invariant(
         >>> assert_padding_invariant(EncoderLayer(num_heads=2, d_ff=16))
     """
     check_number("pad_id", pad_id, int, minimum=0)
-    rng = calls.generator_of(seed, tolerance, ids_below)
-    arrays = calls.input_arrays(inputs, shape, ids_below, pad_id, rng)
+    rng = calls.generator_of(seed, tolerance)
+    arrays = calls.input_arrays(inputs, shape, ids_below, rng, pad_id)
     if mask_names is not None and len(mask_names) != len(arrays):
         raise ValueError(
             "`mask_names` must name one argument for each input. Received: "
@@ -75,11 +75,16 @@ def assert_padding_invariant(
         masks = {}
         for i, (array, length) in enumerate(zip(arrays, lengths, strict=True)):
             is_real = np.arange(rooms[i]) < length[rows][:, None]
+            is_real = ops.convert_to_tensor(is_real)
             array = _padded(array[rows], length[rows], rooms[i], pad_id, rng)
             if mask_names is not None:
-                masks[mask_names[i]] = ops.convert_to_tensor(is_real)
+                masks[mask_names[i]] = is_real
             elif not calls.is_ids(array):
-                array = _Carrying(ops.convert_to_tensor(is_real))(array)
+                # A new tensor, because Keras sets the mask on the tensor itself.
+                carrying = keras.layers.Lambda(
+                    lambda x: x + 0, mask=is_real, dtype="float32"
+                )
+                array = carrying(array)
             inputs.append(array)
         return calls.output_of(layer, inputs, call_options | masks)
 
@@ -139,19 +144,3 @@ def _padded(array, lengths, room, pad_id, rng):
     for row, length in enumerate(lengths):
         result[row, :length] = array[row, :length]
     return result
-
-
-class _Carrying(keras.layers.Layer):
-    """Sets a Keras mask without changing values, as `keras.layers.Masking` would."""
-
-    def __init__(self, mask):
-        super().__init__(dtype="float32")
-        self.supports_masking = True
-        self._mask = mask
-
-    def call(self, inputs):
-        # A new tensor, because Keras sets the mask on the tensor itself.
-        return inputs + 0
-
-    def compute_mask(self, inputs, previous_mask=None):
-        return self._mask

@@ -118,14 +118,14 @@ class Corpus:
         given = contextlib.nullcontext(directory)
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
-            if not self._is_kept(path, made_of):
-                self._write(path, made_of, console)
+            facts = self._kept(path, made_of) or self._write(path, made_of, console)
             self._ids, self._ends = read_ids(path)
+        self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
-        weights = np.repeat(weights, self._num_pairs)
+        weights = np.repeat(weights, facts["num_pairs"])
         self._order = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
         del weights
         lengths = np.diff(self._ends).astype(np.int32).reshape(-1, 2)
@@ -187,13 +187,7 @@ class Corpus:
             if (step + 1) % number == 0:
                 epoch = (step + 1) // number
 
-        def noted(step, batch):
-            # After the prefetching: what it reads ahead does not count.
-            tf.numpy_function(note, [step], [])
-            return batch
-
-        data = self._dataset(steps, number, shuffle)
-        return data.map(noted if shuffle else lambda step, batch: batch)
+        return self._dataset(steps, number, shuffle, note if shuffle else None)
 
     def batches(self, first: int, number: int) -> tf.data.Dataset:
         """Returns some batches, the same in each iteration.
@@ -210,15 +204,22 @@ class Corpus:
         """
         check_number("first", first, int, minimum=0)
         check_number("number", number, int, minimum=1)
-        data = self._dataset(lambda: range(first, first + number), number)
-        return data.map(lambda step, batch: batch)
+        return self._dataset(lambda: range(first, first + number), number)
 
-    def _dataset(self, steps, number, shuffle=True):
-        """Returns the steps that a function lists, each with its batch."""
+    def _dataset(self, steps, number, shuffle=True, note=None):
+        """Returns the batches of the steps that a function lists.
+
+        `note` is called with each step whose batch is read.
+        """
 
         def rows():
             for step in steps():
                 yield step, self.batch(step, shuffle)
+
+        def noted(step, batch):
+            if note is not None:
+                tf.numpy_function(note, [step], [])
+            return batch
 
         ids = tf.TensorSpec([None, None], tf.int32)
         signature = (tf.TensorSpec([], tf.int64), ((ids, ids), ids))
@@ -228,7 +229,8 @@ class Corpus:
         # The end of an epoch would wait for autotuning, which sleeps up to a second.
         options = tf.data.Options()
         options.autotune.enabled = False
-        return data.prefetch(2).with_options(options)
+        # `note` comes after the prefetching: what that reads ahead does not count.
+        return data.prefetch(2).with_options(options).map(noted)
 
     def bucket(self, step: int) -> int:
         """Returns the number of the length bucket of a step's batch."""
@@ -286,20 +288,20 @@ class Corpus:
             batches.append(order[first:])
         return [(int(self._bucket_of[places[-1]]), places) for places in batches]
 
-    def _is_kept(self, path, made_of):
-        """Returns whether the file has these ids; if so, reads its facts."""
+    def _kept(self, path, made_of):
+        """Returns the facts of a file of these ids, or `None` if there is none."""
         try:
             facts = json.loads(path.with_suffix(".json").read_bytes())
-            if facts["made_of"] != made_of or facts["digest"] != digest(path):
-                return False
+            is_kept = facts["made_of"] == made_of and facts["digest"] == digest(path)
         except (OSError, ValueError, KeyError, TypeError):
-            return False
-        self._num_pairs = facts["num_pairs"]
-        self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
-        return True
+            return None
+        return facts if is_kept else None
 
     def _write(self, path, made_of, console):
-        """Tokenises pairs into a file: for each its source, end, target, end."""
+        """Tokenises pairs into a file: for each its source, end, target, end.
+
+        Returns the facts that it writes beside it.
+        """
         import rich.progress
 
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -307,7 +309,7 @@ class Corpus:
         bar = rich.progress.Progress(console=console, transient=True, disable=silent)
         num_lines = sum(part.count() for part, _ in self.text.parts)
         task = bar.add_task("tokenising", total=num_lines)
-        self._num_pairs = [0] * len(self.text.parts)
+        num_pairs = [0] * len(self.text.parts)
         with bar, replacing(path) as temporary, open(temporary, "wb") as file:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
@@ -324,17 +326,18 @@ class Corpus:
                     good = self._good(part, lines, lengths)
                     kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
                     file.write(kept.astype(made_of["dtype"]).tobytes())
-                    self._num_pairs[number] += int(good.sum())
+                    num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
-            if not any(self._num_pairs):
+            if not any(num_pairs):
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
         facts = {
             "made_of": made_of,
-            "num_pairs": self._num_pairs,
+            "num_pairs": num_pairs,
             "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
             "digest": digest(path),
         }
         write_json(path.with_suffix(".json"), facts)
+        return facts
 
     def _good(self, part, lines, lengths):
         """Returns whether both sides of each pair have a good length."""

@@ -17,19 +17,6 @@ from typing import BinaryIO
 MAX_LINE_BYTES = 1 << 18
 
 
-def checked_path(path: str | Path) -> Path:
-    """Returns `path`, or raises unless it is a file that can be read repeatedly."""
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not path.is_file():
-        raise ValueError(
-            f"{path} must be a regular file, because it is read more than once. "
-            f"Received: a {'directory' if path.is_dir() else 'pipe or device'}"
-        )
-    return path
-
-
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Opens a file, gzip or not, after its byte order mark; errors name the file."""

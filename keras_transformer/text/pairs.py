@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from keras_transformer.config.extras import how_to_install
-from keras_transformer.text.lines import checked_path, opened, read_lines
+from keras_transformer.config.extras import required
+from keras_transformer.config.options import check_number
+from keras_transformer.text.lines import opened, read_lines
 
 MAX_SENTENCE_BYTES = 1 << 16
 EXAMPLES_KEPT = 5
@@ -80,7 +81,8 @@ class ParallelText:
         rows: Function that returns an iterator of line numbers and fields (bytes or
             strings). A good line has two fields.
         files: Files that `rows` reads.
-        place: Format of a place in messages, with `path` and `line`.
+        place: Format of a place in messages, with `path` and `line`; default the file
+            and the line, or the row if there is no file.
         problem: Function of a wrong number of fields that returns the message.
 
     Attributes:
@@ -93,12 +95,12 @@ class ParallelText:
         self,
         rows: Callable[[], Iterable[tuple[int, Sequence]]],
         files: Sequence[Path] = (),
-        place: str = "row {line}",
+        place: str | None = None,
         problem: Callable[[int], str] = "{} fields, expected source and target".format,
     ):
         self._rows = rows
         self.files = list(files)
-        self._place = place
+        self._place = place or ("{path}:{line}" if files else "row {line}")
         self._problem = problem
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
@@ -153,6 +155,12 @@ class ParallelText:
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])
             else:
                 yield Pair(line, *texts)
+
+    def sentences(self, sides: Sequence[str], bad_line_budget: int) -> Iterator[str]:
+        """Yields the sentences of one or both sides of the good pairs."""
+        for pair in self.pairs(BadLines(bad_line_budget)):
+            for side in sides:
+                yield getattr(pair, side)
 
     def _read(self):
         """Yields the lines; raises at the end if they changed since the first time."""
@@ -262,9 +270,9 @@ def open_pairs(
         _check_no_keys(keys, "two files, or a file of tab-separated pairs")
         if target is None:
             rows = functools.partial(_tab_separated, path)
-            return ParallelText(rows, [path], "{path}:{line}", _tabs)
-        paths = [path, checked_path(target)]
-        return ParallelText(functools.partial(_aligned, *paths), paths, "{path}:{line}")
+            return ParallelText(rows, [path], problem=_tabs)
+        other = checked_path(target)
+        return ParallelText(functools.partial(_aligned, path, other), [path, other])
     if target is not None:
         source = list(source)
         target = list(target)
@@ -285,11 +293,24 @@ def open_pairs(
     source = list(source) if iter(source) is source else source
     first = next(iter(source), ("", ""))
     if isinstance(first, Mapping):
-        return _columns(lambda names: source, keys, "the rows")
+        return _numbered(_columns(lambda names: source, keys, "the rows"))
     _check_no_keys(keys, f"a {type(source).__name__} of pairs")
     if len(_fields(first)) != 2:
         raise TypeError(f"{_EXPECTED}. Received: first row {first!r:.100}")
     return _numbered(lambda: map(_fields, source))
+
+
+def checked_path(path: str | Path) -> Path:
+    """Returns `path`, or raises unless it is a file that can be read repeatedly."""
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if not path.is_file():
+        raise ValueError(
+            f"{path} must be a regular file, because it is read more than once. "
+            f"Received: a {'directory' if path.is_dir() else 'pipe or device'}"
+        )
+    return path
 
 
 def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
@@ -321,11 +342,7 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
                 f"{part!r:.100}"
             )
         text, weight = part
-        if isinstance(weight, bool) or not isinstance(weight, int) or weight < 1:
-            raise ValueError(
-                "The weight of a corpus must be an integer of at least 1. Received: "
-                f"{weight!r:.100}"
-            )
+        check_number("weight", weight, int, minimum=1)
         for corpus, times in open_pairs(text).parts:
             named = corpus if corpus.files else corpus._of_mix(number)
             mixed.append((named, times * weight))
@@ -404,37 +421,34 @@ def _delimited(path, is_csv, keys):
             yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
 
     problem = f"not {len(names)} columns, as the header has"
-    return ParallelText(rows, [path], "{path}:{line}", lambda count: problem)
+    return ParallelText(rows, [path], problem=lambda count: problem)
 
 
 def _parquet(path, keys):
     """Reads two columns of a Parquet file, or two fields of one column."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"Reading Parquet files needs PyArrow: {how_to_install('parquet')}."
-        ) from error
+    need = "Reading Parquet files needs PyArrow"
+    parquet = required("pyarrow.parquet", need, "parquet")
 
     def rows(names):
         try:
-            with pyarrow.parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(1024, columns=names):
                     yield from batch.to_pylist()
         except ValueError as error:  # PyArrow's ArrowInvalid is one.
             raise ValueError(f"{path} is not a Parquet file: {error}") from error
 
-    return _columns(rows, keys, str(path), [path], "{path}: row {line}")
+    fields = _columns(rows, keys, str(path))
+    return _numbered(fields, [path], "{path}: row {line}")
 
 
-def _columns(rows, keys, where, *place):
-    """Reads two columns of dictionaries, or two fields of one of the columns.
+def _columns(rows, keys, where):
+    """Returns a function that yields two columns of dictionaries, or fields of one.
 
     `rows` is a function of the names of the needed columns, or of `None` for all.
     """
     first = next(iter(rows(None)), None)
     if first is None:
-        return _numbered(list, *place)
+        return list
     parents = [name for name, field in first.items() if isinstance(field, Mapping)]
     named = [name for name in parents if all(key in first[name] for key in keys)]
     parent = next(iter(named or (parents if len(first) == 1 else ())), None)
@@ -445,12 +459,12 @@ def _columns(rows, keys, where, *place):
             row = row if parent is None else row[parent] or {}
             yield [row.get(key) for key in chosen]
 
-    return _numbered(fields, *place)
+    return fields
 
 
-def _numbered(fields, *place):
+def _numbered(fields, files=(), place=None):
     """Returns the pairs of a function that returns an iterator of fields."""
-    return ParallelText(lambda: enumerate(fields(), 1), *place)
+    return ParallelText(lambda: enumerate(fields(), 1), files, place)
 
 
 def _chosen(names, keys, where):

@@ -21,31 +21,6 @@ _CUT = (Piece.NORMAL, Piece.USER_DEFINED, Piece.BYTE)
 _POSSIBLE_SIZE = re.compile(r"(?:size too high.*<=|required_chars. \d+ vs) (\d+)")
 
 
-def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
-    """Returns the processor of a model; a `ValueError` names `origin`."""
-    processor = sentencepiece.SentencePieceProcessor()
-    try:
-        processor.LoadFromSerializedProto(model)
-    except RuntimeError as error:
-        raise ValueError(f"{origin} is not a SentencePiece model.") from error
-    return processor
-
-
-def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
-    """Returns the ids of padding, start, end and unknown; -1 if there is none."""
-    return (
-        processor.pad_id(),
-        processor.bos_id(),
-        processor.eos_id(),
-        processor.unk_id(),
-    )
-
-
-def is_language(name: str) -> bool:
-    """Returns whether a piece names a target language, such as ">>fra<<"."""
-    return name.startswith(">>") and name.endswith("<<") and len(name) > 4
-
-
 def cut_pieces(model: bytes) -> list[str]:
     """Returns the pieces that text can become, in order."""
     pieces = _Proto.FromString(model).pieces

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import sentencepiece
 import tensorflow as tf
 
 from keras_transformer.config import TokenizerConfig
@@ -26,11 +27,8 @@ from keras_transformer.text.sentencepiece_model import (
     SPECIAL_NAMES,
     START_ID,
     UNKNOWN_ID,
-    is_language,
     learned,
-    loaded,
     renumbered,
-    special_ids,
 )
 
 try:
@@ -156,7 +154,8 @@ class Tokenizer(Subwords):
             processor = loaded(model, origin)
         self.content = model
         self._processor = processor
-        ids = {name: id for id, name in enumerate(self.pieces(range(len(processor))))}
+        pieces = self.pieces(range(self.vocabulary_size))
+        ids = {name: id for id, name in enumerate(pieces)}
         self.languages = {
             name: id
             for name, id in ids.items()
@@ -223,6 +222,31 @@ class Tokenizer(Subwords):
 
     def _operation(self, out_type=tf.int32):
         return tensorflow_text.SentencepieceTokenizer(self.content, out_type)
+
+
+def loaded(model: bytes, origin: str) -> sentencepiece.SentencePieceProcessor:
+    """Returns the processor of a model; a `ValueError` names `origin`."""
+    processor = sentencepiece.SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise ValueError(f"{origin} is not a SentencePiece model.") from error
+    return processor
+
+
+def special_ids(processor: sentencepiece.SentencePieceProcessor) -> tuple:
+    """Returns the ids of padding, start, end and unknown; -1 if there is none."""
+    return (
+        processor.pad_id(),
+        processor.bos_id(),
+        processor.eos_id(),
+        processor.unk_id(),
+    )
+
+
+def is_language(name: str) -> bool:
+    """Returns whether a piece names a target language, such as ">>fra<<"."""
+    return name.startswith(">>") and name.endswith("<<") and len(name) > 4
 
 
 class KerasHubTokenizer(Subwords):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
-from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.pairs import SIDES, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
@@ -186,15 +187,11 @@ def learn_tokenizers(
     config = config or TokenizerConfig()
     # Counting checks that the files are aligned.
     config = config.replace(vocabulary_size=config.size_for(text.count()))
+    groups = [SIDES] if config.joint_vocabulary else [[side] for side in SIDES]
     tokenizers = []
-    for sides in [SIDES] if config.joint_vocabulary else (SIDES[:1], SIDES[1:]):
-
-        def sentences(sides=sides):
-            for pair in text.pairs(BadLines(bad_line_budget)):
-                for side in sides:
-                    yield getattr(pair, side)
-
-        tokenizers.append(Tokenizer(learned(sentences, config)))
+    for sides in groups:
+        read = functools.partial(text.sentences, sides, bad_line_budget)
+        tokenizers.append(Tokenizer(learned(read, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 
 

@@ -7,11 +7,7 @@ A run therefore begins with the graph, and goes over to XLA at a save.
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
-
-import keras
 
 from keras_transformer.text import Corpus
 
@@ -65,13 +61,3 @@ class Waits:
         wait = self._graph * (_TRACES + _COMPILES * shapes)
         saved = batches * batch_seconds * (1 - 1 / _SPEEDUP)
         return saved >= _REPAID * wait
-
-
-def keep_compiled_steps(directory: str | Path) -> None:
-    """Makes JAX keep what it compiles in a directory, unless it keeps it elsewhere."""
-    if keras.backend.backend() != "jax":
-        return  # TensorFlow is told by the environment, before it is loaded.
-    import jax
-
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", os.path.abspath(directory))

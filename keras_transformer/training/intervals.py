@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,15 +21,15 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.models.batch_step import inner_optimizer
+from keras_transformer.models.exact_training import ExactTraining
 from keras_transformer.nn.kernels.keras_private import loss_tracker
-from keras_transformer.terminal import plural, say
-from keras_transformer.training.averages import save_checkpoint
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run
 from keras_transformer.training.run_model import may_compile_later
-from keras_transformer.training.state import State, capture, restore
-from keras_transformer.training.validation import Validation, without_progress
+from keras_transformer.training.state import State, save_checkpoint, without_progress
+from keras_transformer.training.validation import Validation
 
 # Most batches of an interval without `save_every`.
 _LONGEST = 1000
@@ -83,7 +84,7 @@ def close_interval(
             weight.assign(ops.copy(weight.value))
     figures = figures | validation.figures(callbacks)
     if run.distribution.is_chief:
-        save_checkpoint(run.model, run.path / "checkpoints", state.step)
+        save_checkpoint(run.model, run.checkpoints, state.step)
     callbacks.restore(state)  # `fit` left the moving average of the weights.
     callbacks.end_interval(figures)
     row |= {name: float(value) for name, value in figures.items()}
@@ -135,7 +136,6 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
         missing = options.max_updates - state.updates
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
-    before = model.nonfinite_batches
     data = run.distribution.dataset(run.training.batches(state.step, steps))
     plain = model.jit_compile
     if may_compile_later(options) and callbacks.is_compiled != state.is_compiled:
@@ -144,11 +144,10 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     model.jit_compile = callbacks.is_compiled
     model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     model.jit_compile = plain  # Validation compiles nothing.
-    skipped = model.nonfinite_batches - before
-    if skipped:
-        say(
+    if callbacks.skipped:
+        warn(
             run.console,
-            f"warning: skipped {plural(skipped, 'batch')} whose loss or gradient was "
+            f"skipped {plural(callbacks.skipped, 'batch')} whose loss or gradient was "
             "not finite",
         )
     return callbacks.figures
@@ -170,6 +169,38 @@ def check_not_hopeless(state: State, num_batches: int, is_over: bool):
         )
 
 
+def capture(model: ExactTraining, **fields: Any) -> State:
+    """Returns the state of a compiled model; `fields` are the rest of the `State`."""
+    model.sync_variables()
+    return State(
+        updates=model.updates,
+        accumulated=model.accumulated_batches,
+        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
+        **fields,
+    )
+
+
+def restore(model: keras.Model, state: State):
+    """Restores all variables of a compiled model, or raises `ValueError`."""
+    variables = training_variables(model)
+    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
+    if found != [(value.shape, value.dtype.name) for value in state.values]:
+        raise ValueError(
+            f"The state after {state.step} batches belongs to another model: it has "
+            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
+            "differ."
+        )
+    for variable, value in zip(variables, state.values, strict=True):
+        # JAX may share the memory of an array, and its steps reuse it.
+        variable.assign(np.array(value))
+
+
+def training_variables(model: keras.Model) -> list[keras.Variable]:
+    """Returns all variables of model, optimizer and metrics, each once."""
+    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
+    return list({id(variable): variable for variable in every}.values())
+
+
 class RunCallbacks(keras.callbacks.CallbackList):
     """The callback list of `fit` in each interval, with the user's callbacks.
 
@@ -178,6 +209,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
     """
 
     figures: dict[str, float]  # of the interval
+    skipped: int  # batches of the interval whose loss or gradient was not finite
     stopped_by_user = False  # whether a callback has ended the training
     batch_seconds: float  # a batch of the interval, without waits for a compiler
 
@@ -273,7 +305,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.restore(self._run.state)
         self._done = 0
         self._is_interrupted = False
-        self._bad_before = self.model.nonfinite_batches
+        self._skipped_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
         super().on_epoch_begin(len(self._run.state.history))
@@ -338,9 +370,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.
         seconds = self._distribution.mean(time.monotonic() - self._since)
-        bad = self.model.nonfinite_batches - self._bad_before
-        skipped = self._run.state.skipped + bad if bad == self._done else 0
-        self._run.state = self.captured(step, seconds, skipped)
+        self.skipped = self.model.nonfinite_batches - self._skipped_before
+        are_all = self.skipped == self._done
+        in_a_row = self._run.state.skipped + self.skipped if are_all else 0
+        self._run.state = self.captured(step, seconds, in_a_row)
 
 
 def _reads_every_batch(callback):

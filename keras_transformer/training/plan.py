@@ -1,6 +1,8 @@
-"""What a run will do, found out by reading alone. All that is refused is refused here.
+"""What a run is asked for, and what it will do, found out by reading alone.
 
+All that is refused is refused here.
 The directory records what the run began with; a resumed run must be asked for the same.
+Keras is loaded only for tokenizers, and for the weights that a run begins with.
 """
 
 from __future__ import annotations
@@ -8,24 +10,32 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
+from rich.console import Console
 
-from keras_transformer.config import RunConfig
+from keras_transformer import text
+from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.files import read_json
-from keras_transformer.nn.kernels.keras_private import layers_within
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
-from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import say
-from keras_transformer.text import TokenizerPair, learn_tokenizers
-from keras_transformer.training.averages import can_be_opened, checkpoint_path
-from keras_transformer.training.job import Job, check_transformer
-from keras_transformer.training.run_model import with_device_defaults
-from keras_transformer.training.state import State, StateFiles
-from keras_transformer.training.validation import rows_to_average
+from keras_transformer.terminal import plural, say, warn
+from keras_transformer.text.pairs import ParallelText
+from keras_transformer.training.state import (
+    State,
+    StateFiles,
+    can_be_opened,
+    checkpoint_path,
+    checkpoints_of,
+    rows_to_average,
+)
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_transformer.search.translator import Translator
 
 # What a run has written once it begins to train, and once it is finished.
 _BEGUN = ("config.json", DATA, "tokenizer")
@@ -36,10 +46,59 @@ _LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
 # Options that a new run chooses where they are `None`, and keeps.
-_CHOSEN = ("batch_tokens", "batch_shapes", "vocabulary_size", "average")
+_CHOSEN = {
+    "data": ("batch_tokens", "batch_shapes"),
+    "tokenizer": ("vocabulary_size",),
+    "training": ("average",),
+}
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
 _LOST = "is missing, empty or damaged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What `train` is asked for, by the names of its arguments.
+
+    Raises `ValueError` if a part does not go with the others.
+    """
+
+    text: ParallelText
+    config: RunConfig
+    validation: ParallelText | None
+    console: Console
+    tokenizers: Any = None
+    init: Translator | str | Path | None = None
+    optimizer: keras.optimizers.Optimizer | None = None
+    loss: Any = None
+    model: Callable[[TransformerConfig], keras.Model] | None = None
+    command: str | None = None
+
+    def __post_init__(self):
+        options = self.config.training
+        given = {
+            "`average` 'best'": options.average == "best",
+            "`monitor` 'bleu'": options.monitor == "bleu",
+            "`patience`": options.patience is not None,
+        }
+        needing = [name for name, is_given in given.items() if is_given]
+        if needing and self.validation is None:
+            raise ValueError(
+                f"{', '.join(needing)} needs validation pairs: give some (`--valid`), "
+                "or leave it out."
+            )
+        if self.model and (self.init or options.freeze):
+            raise ValueError(
+                "`model` makes its own weights: leave out `init` and `freeze`."
+            )
+        optimizer = self.optimizer
+        if optimizer is not None and (optimizer.built or options.ema_decay):
+            raise ValueError(
+                "`optimizer` must be new: one that has updated a model keeps its "
+                "moments. For a moving average give it `use_ema=True` in place of "
+                f"`ema_decay`. Received: built={optimizer.built}, "
+                f"ema_decay={options.ema_decay}"
+            )
 
 
 @dataclass(frozen=True)
@@ -50,9 +109,8 @@ class Plan:
     directory: Path
     config: RunConfig
     data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
-    tokenizers: TokenizerPair
+    tokenizers: text.TokenizerPair
     init: Translator | None  # whose weights it begins with now
-    states: StateFiles
     state: State | None  # from which it goes on
     limits: dict[str, Any]  # the options that end the training
     is_set_up: bool  # whether config.json and its like are written
@@ -64,32 +122,31 @@ def plan(job: Job, directory: Path) -> Plan:
 
     Raises `ValueError` if the job differs from what the run or its `init` was.
     """
-    limits = {name: getattr(job.config.training, name) for name in _LIMITS}
     is_set_up = not _missing(directory)
-    is_whole = all((directory / name).exists() for name in _FINISHED)
-    states = StateFiles(directory / "states")
-    state = _newest_state(states, limits, is_whole, job.console)
     config = job.config
     data = _described(job)
     given = _pair_of(job.tokenizers)
     if given is not None and job.init is None:
         config = config.replace(tokenizer=given.config)
+    limits = {name: getattr(config.training, name) for name in _LIMITS}
     tokenizers = given
+    state = init = finished = None
     origin = directory
     if is_set_up:
         config, data = _resumed(directory, config, data)
-        tokenizers = TokenizerPair.load(directory / "tokenizer")
-    init = None
+        if all((directory / name).exists() for name in _FINISHED):
+            finished = limits
+        state = _newest_state(directory, config.training, finished, job.console)
+        tokenizers = text.TokenizerPair.load(directory / "tokenizer")
     if state is None and "init" in data:
-        begun_with = data["init"]
-        init = _initial(job.init, begun_with, config)
+        origin = data["init"]
+        init = _initial(job.init, origin, config)
         if is_set_up and not init.tokenizers.same_as(tokenizers):
             raise ValueError(
-                f"{directory} has another tokenizer than {begun_with}, which has "
-                "changed since. Choose another directory."
+                f"{directory} has another tokenizer than {origin}, which has changed "
+                "since. Choose another directory."
             )
         tokenizers = init.tokenizers
-        origin = begun_with
     if tokenizers is None:
         tokenizers = _learned(job, config)
         size = tokenizers.config.vocabulary_size
@@ -101,8 +158,17 @@ def plan(job: Job, directory: Path) -> Plan:
         )
     sizes = tokenizers.vocabulary_sizes
     config = config.replace(model=config.model.replace(**sizes))
-    if not is_set_up:
-        config = _chosen(config, data)
+    if config.training.average is None:
+        # Fine-tuning on few pairs soon learns them by heart.
+        can_choose = "init" in data and data["validation"] is not None
+        config = config.with_options(average="best" if can_choose else "last")
+    is_finished = state is not None and state.finished == finished
+    if is_finished:
+        say(
+            job.console,
+            f"{directory} is finished: {plural(state.updates, 'update')}. To train "
+            "on, raise `epochs`, `max_updates`, `max_minutes` or `patience`.",
+        )
     return Plan(
         job=job,
         directory=directory,
@@ -110,11 +176,10 @@ def plan(job: Job, directory: Path) -> Plan:
         data=data,
         tokenizers=tokenizers,
         init=init,
-        states=states,
         state=state,
         limits=limits,
         is_set_up=is_set_up,
-        is_finished=is_whole and state is not None and state.finished == limits,
+        is_finished=is_finished,
     )
 
 
@@ -147,33 +212,29 @@ def _missing(directory):
     return [name for name in _BEGUN if not (directory / name).exists()]
 
 
-def _newest_state(states, limits, is_whole, console):
+def _newest_state(directory, options, finished, console):
     """Returns the newest state, or the one before if its checkpoint was lost.
 
     The state before makes it anew. Says which other checkpoints, needed at the end,
-    were lost. A run that has its model needs none.
+    were lost. A run that is finished, with the limits `finished`, needs none.
     """
-    directory = states.directory.parent
-    if _missing(directory):
-        return states.latest(console)
-    options = RunConfig.load(directory / "config.json").training
+    checkpoints = directory / "checkpoints"
     newest = None
-    for state in states.intact(console):
-        if is_whole and state.finished == limits:
+    for state in StateFiles(directory / "states").intact(console):
+        if state.finished == finished:
             return state
         newest = newest or state
-        own = checkpoint_path(directory / "checkpoints", state.step)
-        rows = rows_to_average(state.history, options)
-        needed = [checkpoint_path(own.parent, row["step"]) for row in rows]
+        needed = checkpoints_of(checkpoints, rows_to_average(state.history, options))
         lost = [path for path in needed if not can_be_opened(path)]
+        own = checkpoint_path(checkpoints, state.step)
         if own not in lost:
             # The end of a run removes what the state before it would need.
             told = [path for path in lost if path.exists() or state is newest]
             for path in told:
                 what = "the final weights may have to do without it"
-                say(console, f"warning: {path} {_LOST}; {what}")
+                warn(console, f"{path} {_LOST}; {what}")
             return state
-        say(console, f"warning: {own} {_LOST}; trying the state before it")
+        warn(console, f"{own} {_LOST}; trying the state before it")
     return newest
 
 
@@ -185,15 +246,18 @@ def _described(job):
     }
     for kind, part in (("optimizer", job.optimizer), ("loss", job.loss)):
         if part is not None:
+            import keras  # It is loaded by what was given.
+
             words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
             # Keras numbers names within a process.
             data[kind] = re.sub(r'"name": "\w*", ', "", words)
     if job.model is not None:
         data["model"] = getattr(job.model, "__qualname__", repr(type(job.model)))
     if job.init is not None:
-        is_made = isinstance(job.init, Translator)
-        # One name for one directory, whatever links lead to it.
-        data["init"] = "a `Translator`" if is_made else os.path.realpath(job.init)
+        data["init"] = "a `Translator`"
+        if isinstance(job.init, (str, os.PathLike)):
+            # One name for one directory, whatever links lead to it.
+            data["init"] = os.path.realpath(job.init)
     if job.command is not None:
         data["command"] = job.command
     return data
@@ -201,9 +265,10 @@ def _described(job):
 
 def _pair_of(given):
     """Returns the pair of the argument `tokenizers`, or `None`."""
-    if given is None or isinstance(given, TokenizerPair):
+    if given is None or isinstance(given, text.TokenizerPair):
         return given
-    return TokenizerPair.of(*(given if isinstance(given, tuple | list) else (given,)))
+    sides = given if isinstance(given, (tuple, list)) else [given]
+    return text.TokenizerPair.of(*sides)
 
 
 def _resumed(
@@ -218,9 +283,12 @@ def _resumed(
     if not {"training", "validation", "planned_updates"} <= was.keys():
         raise ValueError(f"{path} is damaged: a part is missing")
     begun = RunConfig.load(directory / "config.json")
-    given = _flat(config)
-    had = _flat(begun)
-    chosen = {name: had[name] for name in _CHOSEN if given[name] is None}
+    chosen = {
+        name: getattr(getattr(begun, section), name)
+        for section, names in _CHOSEN.items()
+        for name in names
+        if getattr(getattr(config, section), name) is None
+    }
     config = config.with_options(**chosen).fitted_to(was["planned_updates"])
     problem = None
     if differing := _differing(config, begun.given(), _CHANGEABLE):
@@ -241,12 +309,6 @@ def _resumed(
             "or choose another directory."
         )
     return config, was
-
-
-def _flat(config: RunConfig) -> dict[str, Any]:
-    """Returns the options of data, tokenizer and training by their names."""
-    sections = config.data, config.tokenizer, config.training
-    return {name: x for section in sections for name, x in vars(section).items()}
 
 
 def _differing(config: RunConfig, other: dict[str, Any], may_differ: set[str]) -> str:
@@ -274,14 +336,13 @@ def _initial(init, name, config):
             f"The run began with the weights of {name} and has no state yet: "
             "give that as `init` again. Received: none"
         )
+    # Only here, because they load Keras.
+    from keras_transformer.search.translator import Translator
+    from keras_transformer.training.run_model import check_initial
+
     translator = init if isinstance(init, Translator) else Translator.load(init)
     model = translator.model
-    check_transformer(model)
-    if any(layer.quantization_mode for layer in layers_within(model)):
-        raise ValueError(
-            "The model of `init` must not be quantised: use the one from before "
-            "`quantize`."
-        )
+    check_initial(model)
     made = {"model": model.config, "tokenizer": translator.tokenizers.config}
     if differing := _differing(config, made, _RATES):
         raise ValueError(
@@ -296,20 +357,10 @@ def _learned(job, config):
     """Returns tokenizers learned from the text, and says where they differ in size."""
     say(job.console, "learning the vocabulary")
     budget = config.data.bad_line_budget
-    tokenizers = learn_tokenizers(job.text, config.tokenizer, budget)
+    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, budget)
     asked = tokenizers.config.vocabulary_size
     for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
         why = "has no more" if found < asked else "needs one for each character"
         words = f"learned {found:,} pieces, not {asked:,}: the text {why}"
         say(job.console, words)
     return tokenizers
-
-
-def _chosen(config, data):
-    """Returns the options with what a new run chooses: it keeps it on other devices."""
-    config = config.replace(data=with_device_defaults(config).data)
-    if config.training.average is not None:
-        return config
-    # Fine-tuning on few pairs soon learns them by heart.
-    can_choose = "init" in data and data["validation"] is not None
-    return config.with_options(average="best" if can_choose else "last")

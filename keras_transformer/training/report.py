@@ -27,11 +27,10 @@ from keras_transformer.files import read_json, replacing
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.search.run_directory import SUMMARY, shown_figure
-from keras_transformer.terminal import plural, say
+from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text import BadLines, Corpus
 from keras_transformer.training.devices import gpu_names
-from keras_transformer.training.state import State
-from keras_transformer.training.validation import without_progress
+from keras_transformer.training.state import State, without_progress
 
 # What each backend needs for NVIDIA GPUs.
 _REMEDIES = {
@@ -52,11 +51,9 @@ _WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
 _WATCHED = 15.0
 
 
-def report_data(console: Console, training: Corpus, validation: Corpus | None):
+def report_data(console: Console, corpora: dict[str, Corpus]):
     """Says how many pairs and batches there are, and in how many shapes."""
-    for name, corpus in (("training", training), ("validation", validation)):
-        if corpus is None:
-            continue
+    for name, corpus in corpora.items():
         say(
             console,
             f"{name} data: {plural(corpus.num_pairs, 'pair')}, "
@@ -65,6 +62,7 @@ def report_data(console: Console, training: Corpus, validation: Corpus | None):
         if len(corpus.text.parts) > 1:
             mix = [f"{weight} x {part.origin}" for part, weight in corpus.text.parts]
             say(console, f"mixed of {', '.join(mix)}")
+    training = corpora["training"]
     say(
         console,
         f"a batch has {training.num_tokens / training.num_batches:,.0f} tokens of both "
@@ -89,9 +87,9 @@ def report_devices(console: Console, dtype: str):
     say(console, f"computing in {dtype} with {backend} on {where}")
     gpus = Path("/proc/driver/nvidia/gpus")
     if not names and gpus.is_dir() and any(gpus.iterdir()):
-        say(
+        warn(
             console,
-            f"warning: {backend} cannot use the NVIDIA GPU of this machine: "
+            f"{backend} cannot use the NVIDIA GPU of this machine: "
             f"{_REMEDIES[backend]}, and see docs/training.md",
         )
 
@@ -132,9 +130,9 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
         if before[name] != value
     ]
     if found:
-        say(
+        warn(
             console,
-            f"warning: going on with {'; '.join(found)}: the result is that of an "
+            f"going on with {'; '.join(found)}: the result is that of an "
             "uninterrupted run to rounding only, and dropout may draw other numbers",
         )
 
@@ -249,7 +247,9 @@ class Log:
         """Says and writes the last of the rows; `*` marks the best by validation."""
         row = rows[-1]
         cells = {"epoch": f"{round(row['epoch'], 2):g}/{self._options.epochs}"}
-        cells |= {t: f"{row[name]:{f}}" for t, name, f in _FIGURES if name in row}
+        for title, name, form in _FIGURES:
+            if name in row:
+                cells[title] = f"{row[name]:{form}}"
         cells["time"] = duration(seconds)
         is_best = "val_loss" in row and not without_progress(rows, self._options)
         head = line = ""
@@ -284,16 +284,12 @@ class Log:
             writer.flush()
 
 
-def run_facts(
-    model: keras.Model, training: Corpus, validation: Corpus | None
-) -> dict[str, Any]:
+def run_facts(model: keras.Model, corpora: dict[str, Corpus]) -> dict[str, Any]:
     """Returns what is known of a run before it trains, as JSON can hold it."""
-    corpora = {"training": training}
-    examples = []
-    if validation is not None:
-        corpora["validation"] = validation
+    examples = []  # of a model card
+    if validation := corpora.get("validation"):
         pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))
-        examples = [pair[1:] for pair in itertools.islice(pairs, 3)]  # of a model card
+        examples = [pair[1:] for pair in itertools.islice(pairs, 3)]
     return {
         "model": {
             "class": type(model).__name__,

@@ -20,11 +20,8 @@ from keras_transformer.search.run_directory import DATA, SUMMARY
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say
 from keras_transformer.text import Corpus
-from keras_transformer.training.averages import checkpoint_path
-from keras_transformer.training.compiling import keep_compiled_steps
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
-from keras_transformer.training.job import Job
-from keras_transformer.training.plan import plan
+from keras_transformer.training.plan import Job, Plan, plan
 from keras_transformer.training.report import (
     report_data,
     report_devices,
@@ -49,6 +46,7 @@ class Run:
 
     job: Job
     path: Path
+    checkpoints: Path
     console: Console
     config: RunConfig
     limits: dict[str, Any]  # the options that end the training
@@ -62,13 +60,9 @@ class Run:
     states: StateFiles
     state: State
 
-    def checkpoint_of(self, row: dict[str, float]) -> Path:
-        """Returns the path of the checkpoint of a row of the history."""
-        return checkpoint_path(self.path / "checkpoints", row["step"])
-
 
 @contextlib.contextmanager
-def opened(job: Job, directory: Path, is_dry: bool = False) -> Iterator[Run | None]:
+def opened(job: Job, directory: Path) -> Iterator[Run | None]:
     """Yields a run that is ready to train, or `None` if it is finished already.
 
     Until the block ends its devices are set up, and no other process trains in it.
@@ -76,25 +70,29 @@ def opened(job: Job, directory: Path, is_dry: bool = False) -> Iterator[Run | No
     with contextlib.ExitStack() as stack:
         devices = distribution_scope(job.config.training.distribute)
         distribution = stack.enter_context(devices)
-        this_machine = machine(distribution)
-        if not distribution.is_chief:
-            job = dataclasses.replace(job, console=Console(quiet=True))
-        elif not is_dry:
+        if distribution.is_chief:
+            _keep_compiled_steps(directory / "compiled")
             stack.enter_context(locked(directory))
-            keep_compiled_steps(directory / "compiled")
+        else:
+            job = dataclasses.replace(job, console=Console(quiet=True))
         planned = plan(job, directory)
         run = None
-        if planned.is_finished and not is_dry:
-            say(
-                job.console,
-                f"{directory} is finished: {plural(planned.state.updates, 'update')}. "
-                "To train on, raise `epochs`, `max_updates`, `max_minutes` or "
-                "`patience`.",
-            )
-        else:
-            run = _begun(planned, distribution, this_machine, is_dry)
+        if not planned.is_finished:
+            run = prepared(planned, distribution, directory / "corpus")
+            if distribution.is_chief:
+                _write_beginning(planned, run)
         del planned  # frees the memory of the model of `init`
         yield run
+
+
+def _keep_compiled_steps(directory):
+    """Makes JAX keep what it compiles in a directory, unless it keeps it elsewhere."""
+    if keras.backend.backend() != "jax":
+        return  # TensorFlow is told by the environment, before it is loaded.
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", os.path.abspath(directory))
 
 
 @contextlib.contextmanager
@@ -116,103 +114,104 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _begun(planned, distribution, this_machine, is_dry):
-    """Makes the corpora and the model of a plan, and reports; writes unless it is dry.
+def prepared(
+    planned: Plan, distribution: Distribution, directory: Path | None = None
+) -> Run:
+    """Makes the corpora and the model of a plan, and reports them.
 
-    Invalid options and data raise errors before options are written.
+    In `directory` the first host keeps the ids of the text, and the others read them.
+    Invalid options and data raise errors before anything else is written.
     """
     job = planned.job
     console = job.console
-    writes = distribution.is_chief and not is_dry
-    training, validation = _corpora(planned, distribution, is_dry)
-    config, data = _with_schedule(planned, training)
+    config = planned.config
+    if not planned.is_set_up:  # A run keeps them on other devices.
+        config = config.replace(data=with_device_defaults(config).data)
+    corpora = _corpora(planned, config, distribution, directory)
+    training = corpora["training"]
+    this_machine = machine(distribution)
+    if not planned.is_set_up:
+        config = _with_schedule(job, config, training)
     keras.utils.set_random_seed(config.training.seed)
     with distribution.scope():
         model = compiled_model(config, job.optimizer, job.loss, job.model)
         build_training_variables(model)
     if planned.init is not None:
         model.take_weights_of(planned.init.model)
-        say(console, f"starting from the weights of {data['init']}")
+        say(console, f"starting from the weights of {planned.data['init']}")
     translator = Translator(model, planned.tokenizers, config.decoding)
-    if writes:
-        _write_beginning(planned, config, data)
-    facts = run_facts(model, training, validation)
-    report_data(console, training, validation)
+    facts = run_facts(model, corpora)
+    report_data(console, corpora)
     report_devices(console, model.compute_dtype)
-    state = planned.state
-    if state is None:
+    if planned.state is None:
         report_model(console, model, config.training.freeze)
-        state = State()
     else:
-        report_resumed(console, state, training.num_batches, this_machine)
+        report_resumed(console, planned.state, training.num_batches, this_machine)
     return Run(
         job=job,
         path=planned.directory,
+        checkpoints=planned.directory / "checkpoints",
         console=console,
         config=config,
         limits=planned.limits,
         distribution=distribution,
         machine=this_machine,
         training=training,
-        validation=validation,
+        validation=corpora.get("validation"),
         model=model,
         translator=translator,
         facts=facts,
-        states=planned.states,
-        state=state,
+        states=StateFiles(planned.directory / "states"),
+        state=planned.state or State(),
     )
 
 
-def _corpora(planned, distribution, is_dry):
-    """Makes the corpora of training and validation, which the first host writes."""
+def _corpora(planned, config, distribution, directory):
+    """Returns the corpora of training and validation; the first host writes them."""
     job = planned.job
-    config = planned.config
-    is_chief = distribution.is_chief
-    place = None if is_dry else planned.directory / "corpus"
+    is_shared = directory is not None
     make = functools.partial(
-        Corpus if is_chief or is_dry else _CorpusOfTheChief,
+        Corpus if distribution.is_chief or not is_shared else _CorpusOfTheChief,
         tokenizers=planned.tokenizers,
         config=config.data,
         static_shapes=with_device_defaults(config).training.jit_compile,
         console=job.console,
     )
-    if not is_chief and not is_dry:
+    if is_shared and not distribution.is_chief:
         distribution.any(False)  # Waits until the chief has written them.
     training = make(
-        job.text, seed=config.training.seed, directory=place and place / "training"
+        job.text,
+        seed=config.training.seed,
+        directory=directory and directory / "training",
     )
-    validation = None
+    corpora = {"training": training}
     if job.validation is not None:
-        validation = make(
+        corpora["validation"] = make(
             job.validation,
             boundaries=training.boundaries,
-            directory=place and place / "validation",
+            directory=directory and directory / "validation",
         )
-    if is_chief and not is_dry:
+    if is_shared and distribution.is_chief:
         distribution.any(False)
-    return training, validation
+    return corpora
 
 
-def _with_schedule(planned, training):
-    """Returns a plan's options and data, with the schedule fitted to the corpus."""
-    config = planned.config
-    data = planned.data
-    if "planned_updates" in data:
-        return config, data
+def _with_schedule(job, config, training):
+    """Returns the options of a new run with a schedule that fits the corpus."""
     updates = config.training.planned_updates(training.num_batches)
     fitted = config.fitted_to(updates)
     before = config.training.warmup_steps
     now = fitted.training.warmup_steps
-    if now < before and planned.job.optimizer is None:
+    if now < before and job.optimizer is None:
         say(
-            planned.job.console,
+            job.console,
             f"the learning rate rises for {plural(now, 'update')}, not "
             f"{before:,}: at most a fifth of the training",
         )
-    return fitted, data | {"planned_updates": updates}
+    return fitted
 
 
-def _write_beginning(planned, config, data):
+def _write_beginning(planned, run):
     """Writes what a run is told by. One killed before config.json begins anew."""
     directory = planned.directory
     # An earlier model.keras is of fewer updates: the run is unfinished again.
@@ -220,19 +219,20 @@ def _write_beginning(planned, config, data):
     if not planned.is_set_up:
         planned.tokenizers.save(directory / "tokenizer")
         planned.tokenizers.save_digests(directory / "tokenizer")
-        write_json(directory / DATA, data)
-    write_json(directory / "config.json", config.to_dict())
+        updates = run.config.training.planned_updates(run.training.num_batches)
+        write_json(directory / DATA, planned.data | {"planned_updates": updates})
+    write_json(directory / "config.json", run.config.to_dict())
 
 
 class _CorpusOfTheChief(Corpus):
     """A corpus that the first of several hosts writes, and this one reads."""
 
-    def _is_kept(self, path, made_of):
+    def _kept(self, path, made_of):
         facts = path.with_suffix(".json")
         seen_until = time.monotonic() + _LATE
         while not facts.exists() and time.monotonic() < seen_until:
             time.sleep(1)
-        return super()._is_kept(path, made_of)
+        return super()._kept(path, made_of)
 
     def _write(self, path, made_of, console):
         raise FileNotFoundError(

@@ -16,7 +16,7 @@ from keras_transformer.models.batch_step import (
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.models.transformer import Seq2Seq, Transformer
 from keras_transformer.nn.kernels.execution import has_gpu
-from keras_transformer.nn.kernels.keras_private import build_for
+from keras_transformer.nn.kernels.keras_private import build_for, layers_within
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.nn.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.text.corpus import BATCH_TOKENS
@@ -76,6 +76,20 @@ def compiled_model(
     return model
 
 
+def check_initial(model: keras.Model):
+    """Raises `ValueError` unless a run can begin with the weights of a model."""
+    if type(model) is not Transformer:
+        raise ValueError(
+            "The model of `init` must be a `Transformer`; train others with "
+            f"`model.fit`. Received: a {type(model).__name__}"
+        )
+    if any(layer.quantization_mode for layer in layers_within(model)):
+        raise ValueError(
+            "The model of `init` must not be quantised: use the one from before "
+            "`quantize`."
+        )
+
+
 def build_training_variables(model: keras.Model):
     """Makes the variables that Keras would make for the first batch."""
     # Any known sizes will do; JAX's attention in blocks needs known ones.
@@ -129,7 +143,7 @@ def with_device_defaults(config: RunConfig) -> RunConfig:
         "batch_tokens": _GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS,
         "batch_shapes": _COMPILED_SHAPES if may_compile else None,
     }
-    given = config.training.to_dict() | config.data.to_dict()
+    given = vars(config.training) | vars(config.data)
     return config.with_options(**{n: x for n, x in chosen.items() if given[n] is None})
 
 

@@ -1,27 +1,33 @@
-"""The whole state of a run in one file.
+"""What a run keeps at its saves: its whole state, and checkpoints of the weights alone.
 
 A state is a NumPy .npz archive: the values of all variables, and a JSON header with the
 rest. It holds no pickled object, so reading it runs no code. Each part has a checksum
-(CRC-32), so that a damaged file is noticed.
+(CRC-32), so that a damaged file is noticed. A row is what the history tells of a save.
+Importing this loads no Keras.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import io
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
+import h5py
 import numpy as np
-from keras import ops
 from rich.console import Console
 
-from keras_transformer.files import replacing
-from keras_transformer.models.exact_training import ExactTraining
-from keras_transformer.terminal import say
+from keras_transformer.config import TrainingConfig
+from keras_transformer.files import is_damage, replacing
+from keras_transformer.terminal import warn
+from keras_transformer.text.pairs import checked_path
+
+if TYPE_CHECKING:
+    import keras
 
 # The newest one, and one in case it is damaged.
 KEPT_STATES = 2
@@ -51,38 +57,7 @@ class State:
         return bool(self.history) and self.history[-1]["step"] == self.step
 
 
-def capture(model: ExactTraining, **fields: Any) -> State:
-    """Returns the state of a compiled model; `fields` are the rest of the `State`."""
-    model.sync_variables()
-    return State(
-        updates=model.updates,
-        accumulated=model.accumulated_batches,
-        values=[np.array(ops.convert_to_numpy(v)) for v in training_variables(model)],
-        **fields,
-    )
-
-
-def restore(model: keras.Model, state: State):
-    """Restores all variables of a compiled model, or raises `ValueError`."""
-    variables = training_variables(model)
-    found = [(tuple(variable.shape), variable.dtype) for variable in variables]
-    if found != [(value.shape, value.dtype.name) for value in state.values]:
-        raise ValueError(
-            f"The state after {state.step} batches belongs to another model: it has "
-            f"{len(state.values)} variables and this one {len(found)}, or their shapes "
-            "differ."
-        )
-    for variable, value in zip(variables, state.values, strict=True):
-        # JAX may share the memory of an array, and its steps reuse it.
-        variable.assign(np.array(value))
-
-
-def training_variables(model: keras.Model) -> list[keras.Variable]:
-    """Returns all variables of model, optimizer and metrics, each once."""
-    every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
-    return list({id(variable): variable for variable in every}.values())
-
-
+@dataclass(frozen=True)
 class StateFiles:
     """The newest states of a run, in a directory.
 
@@ -90,8 +65,7 @@ class StateFiles:
     or a full disk loses none.
     """
 
-    def __init__(self, directory: str | Path):
-        self.directory = Path(directory)
+    directory: Path
 
     def save(self, state: State):
         """Writes a state and removes old ones."""
@@ -123,13 +97,11 @@ class StateFiles:
                 state = _read(path)
             # Damage raises many errors, depending on its place.
             except Exception as error:
-                # In a truncated file NumPy may seek to before the beginning.
-                is_seek = getattr(error, "errno", 0) in (None, errno.EINVAL)
-                if isinstance(error, (OSError, MemoryError)) and not is_seek:
+                if not is_damage(error):
                     raise
-                say(
+                warn(
                     console,
-                    f"warning: {path} is damaged ({type(error).__name__}: {error}); "
+                    f"{path} is damaged ({type(error).__name__}: {error}); "
                     "trying the state before it",
                 )
                 continue
@@ -154,3 +126,134 @@ def _read(path):
             raise ValueError(f"bad checksum of {damaged}")
         values = [archive[name] for name in sorted(archive.files) if name != "header"]
         return State(**json.loads(archive["header"].tobytes()), values=values)
+
+
+class _WeightsInMemory(io.BytesIO):
+    """A file in memory: HDF5 ends the process if the disk is full while it writes."""
+
+    def __str__(self):
+        return "memory.weights.h5"  # Keras requires this suffix.
+
+
+def save_checkpoint(model: keras.Model, directory: str | Path, step: int):
+    """Writes the weights of a model at a step, whole or not at all."""
+    path = checkpoint_path(directory, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        weights = _WeightsInMemory()
+        with _without_optimizer(model):
+            model.save_weights(weights)
+        temporary.write_bytes(weights.getbuffer())
+
+
+@contextlib.contextmanager
+def _without_optimizer(model):
+    """Takes the optimizer off a model, whose file then has no moments of it."""
+    optimizer = getattr(model, "optimizer", None)
+    model.optimizer = None
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
+
+
+def checkpoint_path(directory: str | Path, step: int) -> Path:
+    """Returns the file of the weights at a step."""
+    return Path(directory) / f"step-{step:09d}.weights.h5"
+
+
+def checkpoints_in(directory: str | Path) -> list[Path]:
+    """Returns the checkpoints in a directory, oldest first."""
+    return sorted(Path(directory).glob("step-*.weights.h5"))
+
+
+def checkpoints_of(directory: str | Path, rows: Sequence[dict]) -> list[Path]:
+    """Returns the checkpoints of rows."""
+    return [checkpoint_path(directory, row["step"]) for row in rows]
+
+
+def remove_checkpoints(
+    directory: str | Path,
+    history: Sequence[dict],
+    num_states: int,
+    options: TrainingConfig,
+):
+    """Removes the checkpoints that no kept state needs for its final model."""
+    needed = []
+    for back in range(num_states):
+        needed += rows_to_average(history[: max(len(history) - back, 0)], options)
+    kept = checkpoints_of(directory, needed)
+    for path in checkpoints_in(directory):
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def can_be_opened(path: str | Path) -> bool:
+    """Returns whether a checkpoint is there, and neither empty nor cut."""
+    try:
+        with h5py.File(path) as file:
+            file.visititems(lambda name, item: None)
+    except FileNotFoundError:
+        return False
+    except Exception as error:
+        if is_damage(error):
+            return False
+        raise
+    return True
+
+
+def load_average(model: keras.Model, paths: Sequence[str | Path]):
+    """Sets the weights of a model to the mean of files of `model.save_weights`.
+
+    The mean is computed in float64. Section 6.1 of Vaswani et al., 2017, averages the
+    last 5 checkpoints of the base model and the last 20 of the big one.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ValueError: If there is no path, or a file does not fit the model.
+    """
+    if not paths:
+        raise ValueError("There is no checkpoint to average. Received: no paths")
+    totals = None
+    for path in map(checked_path, paths):
+        try:
+            with _without_optimizer(model):
+                model.load_weights(path)
+        # Damage raises many errors, depending on its place.
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            raise ValueError(
+                f"{path} does not fit the model, or is damaged."
+            ) from error
+        if totals is None:
+            # Adding to 0 would turn -0 into 0.
+            totals = [weight.astype(np.float64) for weight in model.get_weights()]
+            continue
+        for total, weight in zip(totals, model.get_weights(), strict=True):
+            total += weight
+    model.set_weights([total / len(paths) for total in totals])
+
+
+def rank(row: dict[str, float], options: TrainingConfig) -> float:
+    """Returns a number that grows with quality by `monitor`; NaN ranks lowest."""
+    value = row[f"val_{options.monitor}"]
+    if math.isnan(value):
+        return -math.inf
+    return value if options.monitor == "bleu" else -value
+
+
+def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]:
+    """Returns the rows whose checkpoints are averaged; ties prefer earlier ones."""
+    count = options.average_checkpoints
+    if options.average != "best":
+        return list(rows[-count:])
+    best = sorted(rows, key=lambda row: rank(row, options), reverse=True)[:count]
+    return sorted(best, key=lambda row: row["step"])
+
+
+def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:
+    """Returns the number of rows since the best one."""
+    ranks = [rank(row, options) for row in rows]
+    best = max(ranks, default=-math.inf)
+    return len(rows) - (ranks.index(best) + 1 if best > -math.inf else 0)

@@ -9,26 +9,42 @@ from typing import Any
 import keras
 from rich.console import Console
 
-from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
+from keras_transformer.config import (
+    DecodingConfig,
+    RunConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from keras_transformer.config.run_config import FINE_TUNING, preset_for
 from keras_transformer.files import write_json
-from keras_transformer.search.run_directory import SUMMARY
+from keras_transformer.models.loading import read_config
+from keras_transformer.search.run_directory import SUMMARY, trained_directory
 from keras_transformer.search.translator import Translator
-from keras_transformer.terminal import plain_console, plural, say
+from keras_transformer.terminal import plain_console, plural, say, warn
 from keras_transformer.text import open_pairs
-from keras_transformer.training.averages import checkpoints_in, load_average
+from keras_transformer.training.devices import distribution_scope
 from keras_transformer.training.intervals import (
     RunCallbacks,
     StopSignals,
     close_interval,
     is_over,
+    restore,
     train_interval,
 )
-from keras_transformer.training.job import Job, default_config
-from keras_transformer.training.plan import check_directory
+from keras_transformer.training.plan import Job, check_directory, plan
 from keras_transformer.training.report import Log, TrainingBar, summary
-from keras_transformer.training.run import Run, opened
-from keras_transformer.training.state import KEPT_STATES, restore
-from keras_transformer.training.validation import Validation, rank, rows_to_average
+from keras_transformer.training.run import Run, opened, prepared
+from keras_transformer.training.run_model import check_initial
+from keras_transformer.training.state import (
+    KEPT_STATES,
+    checkpoints_of,
+    load_average,
+    rank,
+    remove_checkpoints,
+    rows_to_average,
+)
+from keras_transformer.training.validation import Validation
 
 
 def train(
@@ -117,10 +133,10 @@ def train(
     directory = Path(directory)
     job = _job(
         directory,
-        text=text,
-        config=config,
-        validation=validation,
-        console=console,
+        text,
+        config,
+        validation,
+        console,
         tokenizers=tokenizers,
         init=init,
         optimizer=optimizer,
@@ -142,46 +158,92 @@ def dry_run(
     config: RunConfig | None = None,
     validation: Any = None,
     console: Console | None = None,
-    *,
-    tokenizers: Any = None,
-    init: Translator | str | Path | None = None,
+    **given: Any,
 ) -> dict[str, Any]:
-    """Prints what `train` would do with these arguments: data, device, parameters.
+    """Prints the plan of `train` with these arguments: data, device, parameters.
 
     It reads the text, learns the vocabulary and makes the model, but writes no files.
     It takes the arguments of `train`, raises the same errors, and returns the printed
     numbers, under "model" and "data".
     """
     directory = Path(directory)
-    job = _job(
-        directory,
-        text=text,
-        config=config,
-        validation=validation,
-        console=console,
-        tokenizers=tokenizers,
-        init=init,
-    )
-    with opened(job, directory, is_dry=True) as run:
-        say(run.console, "nothing was trained or written: this was a dry run")
-        return {name: run.facts[name] for name in ("model", "data")}
+    job = _job(directory, text, config, validation, console, **given)
+    with distribution_scope(job.config.training.distribute) as distribution:
+        run = prepared(plan(job, directory), distribution)
+    say(run.console, "nothing was trained or written: this was a dry run")
+    return {name: run.facts[name] for name in ("model", "data")}
 
 
-def _job(directory, *, text, config, validation, console, init, **others):
+def _job(directory, text, config, validation, console, init=None, **others):
     """Returns the job of the arguments of `train`; opens the text that they name."""
     check_directory(directory)
     console = plain_console() if console is None else console
     text = open_pairs(text)
     if config is None:
         config = default_config(directory, init, text, console)
+    if validation is not None:
+        validation = open_pairs(validation)
     return Job(
         text=text,
         config=config,
-        validation=None if validation is None else open_pairs(validation),
+        validation=validation,
         console=console,
         init=init,
         **others,
     )
+
+
+def default_config(
+    directory: str | Path,
+    init: Translator | str | Path | None = None,
+    text: Any = None,
+    console: Console | None = None,
+) -> RunConfig:
+    """Returns the default options of a run.
+
+    An existing run has its own. A new one has the preset for its number of pairs; or
+    with `init` the model, tokenizer and search options of that translator and training
+    options for fine-tuning.
+
+    Args:
+        directory: Directory of the run.
+        init: The translator that it begins with, or its directory.
+        text: Training pairs, as `open_pairs` returns or takes them. Without them and
+            `init` a new run has the paper's options.
+        console: Rich console that is told the preset.
+
+    Raises:
+        FileNotFoundError: If `init` holds no translator.
+        ValueError: If a file is damaged.
+
+    Example:
+        >>> config = default_config("runs/domain", init="runs/en-de")
+        >>> config = config.with_options(epochs=20, dropout_rate=0.3)
+    """
+    if (own := Path(directory) / "config.json").exists():
+        return RunConfig.load(own)
+    if init is None and text is None:
+        return RunConfig()
+    if init is None:
+        count = open_pairs(text).count()
+        name = preset_for(count)
+        if console is not None:
+            words = f"the preset for {plural(count, 'pair')} is {name}"
+            say(console, f"{words}: other options override it")
+        return RunConfig.preset(name)
+    if isinstance(init, Translator):
+        check_initial(init.model)
+        config = RunConfig(
+            init.model.config, init.tokenizers.config, decoding=init.config
+        )
+    else:
+        folder = trained_directory(init)
+        config = RunConfig(
+            read_config(folder / "model.keras"),
+            TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
+            decoding=DecodingConfig.load(folder / "decoding.json"),
+        )
+    return config.with_options(**FINE_TUNING)
 
 
 def train_to_the_end(
@@ -211,7 +273,8 @@ def train_to_the_end(
                             log.add(run.state.history, run.state.seconds)
                 if is_chief:
                     run.states.save(run.state)
-                    _remove_checkpoints(run)
+                    history = run.state.history
+                    remove_checkpoints(run.checkpoints, history, KEPT_STATES, options)
                 if run.distribution.any(signals.received is not None):
                     other = "a signal to another process"
                     name = signals.received.name if signals.received else other
@@ -223,34 +286,22 @@ def train_to_the_end(
             callbacks.end_run()
 
 
-def _remove_checkpoints(run: Run, num_states: int = KEPT_STATES):
-    """Removes the checkpoints that no kept state needs for its final model."""
-    options = run.config.training
-    history = run.state.history
-    needed = []
-    for back in range(num_states):
-        needed += rows_to_average(history[: max(len(history) - back, 0)], options)
-    kept = {run.checkpoint_of(row) for row in needed}
-    for path in checkpoints_in(run.path / "checkpoints"):
-        if path not in kept:
-            path.unlink(missing_ok=True)
-
-
 def finish(run: Run, validation: Validation) -> Translator:
     """Makes the final model from the checkpoints, saves it and returns it."""
+    options = run.config.training
     state = run.state
     is_chief = run.distribution.is_chief
     if is_chief or run.validation is not None:  # All processes validate together.
         rows, figures = _load_final(run, validation)
     if is_chief:
-        _remove_checkpoints(run, num_states=1)
+        remove_checkpoints(run.checkpoints, state.history, 1, options)
         run.translator.save(run.path)
-        warmup = run.config.training.warmup_steps
+        warmup = options.warmup_steps
         rises = run.job.optimizer is None and state.updates < warmup
         if rises:
-            say(
+            warn(
                 run.console,
-                f"warning: the run ended after {plural(state.updates, 'update')} of a "
+                f"the run ended after {plural(state.updates, 'update')} of a "
                 f"warm-up of {warmup:,}, while the learning rate still rose: train "
                 "longer, or shorten `warmup_steps`",
             )
@@ -258,7 +309,7 @@ def finish(run: Run, validation: Validation) -> Translator:
             run.facts,
             state,
             state.history[-1],
-            weights=_named(rows, run.config.training),
+            weights=_named(rows, options),
             averaged_checkpoints=len(rows),
             final=figures,
             rate_still_rose=rises,
@@ -287,7 +338,7 @@ def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:
         return rows, figures
     choices = [(rows, validation.figures()), ([one], figures)]
     if rank(one, options) > rank(choices[0][1], options):
-        load_average(run.model, [run.checkpoint_of(one)])
+        load_average(run.model, checkpoints_of(run.checkpoints, [one]))
         choices.reverse()
     score = f"val_{options.monitor}"
     taken, other = [
@@ -305,25 +356,25 @@ def _load_mean(run: Run) -> list[dict]:
     """
     rows = rows_to_average(run.state.history, run.config.training)
     try:
-        load_average(run.model, [run.checkpoint_of(row) for row in rows])
+        load_average(run.model, checkpoints_of(run.checkpoints, rows))
         return rows
     except (FileNotFoundError, ValueError):
-        readable = [row for row in rows if _can_load(run, run.checkpoint_of(row))]
-    if readable:
-        load_average(run.model, [run.checkpoint_of(row) for row in readable])
-        return readable
-    say(run.console, "warning: the final weights are those of the last state")
+        rows = [row for row in rows if _can_load(run, row)]
+    if rows:
+        load_average(run.model, checkpoints_of(run.checkpoints, rows))
+        return rows
+    warn(run.console, "the final weights are those of the last state")
     restore(run.model, run.state)
     run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     return []
 
 
-def _can_load(run, path):
+def _can_load(run, row):
     """Returns whether a checkpoint can be loaded, and warns if it cannot."""
     try:
-        load_average(run.model, [path])
+        load_average(run.model, checkpoints_of(run.checkpoints, [row]))
     except (FileNotFoundError, ValueError) as error:
-        say(run.console, f"warning: the final weights do without it: {error}")
+        warn(run.console, f"the final weights do without it: {error}")
         return False
     return True
 

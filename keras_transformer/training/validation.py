@@ -1,14 +1,11 @@
-"""Validation of a run: its figures, the best intervals, and when to stop."""
+"""The figures of a run's validation."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 
-from keras_transformer.config import TrainingConfig
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines
@@ -62,27 +59,3 @@ class Validation:
             "val_bleu": scores.bleu,
             "val_bleu_lowercase": scores.lowercase_bleu,
         }
-
-
-def rank(row: dict[str, float], options: TrainingConfig) -> float:
-    """Returns a number that grows with quality by `monitor`; NaN ranks lowest."""
-    value = row[f"val_{options.monitor}"]
-    if math.isnan(value):
-        return -math.inf
-    return value if options.monitor == "bleu" else -value
-
-
-def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]:
-    """Returns the rows whose checkpoints are averaged; ties prefer earlier ones."""
-    count = options.average_checkpoints
-    if options.average != "best":
-        return list(rows[-count:])
-    best = sorted(rows, key=lambda row: rank(row, options), reverse=True)[:count]
-    return sorted(best, key=lambda row: row["step"])
-
-
-def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:
-    """Returns the number of rows since the best one."""
-    ranks = [rank(row, options) for row in rows]
-    best = max(ranks, default=-math.inf)
-    return len(rows) - (ranks.index(best) + 1 if best > -math.inf else 0)

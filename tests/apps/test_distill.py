@@ -80,7 +80,7 @@ def test_of_several_the_nearest_to_the_reference_is_taken(tmp_path):
     distill(Teacher(), PAIRS, tmp_path / "pairs.tsv", best_of=3)
     assert lines_of(tmp_path / "pairs.tsv")[0] == "one two\teins zwei!"
     for number in (0, 4):
-        with pytest.raises(ValueError, match=f"from 1 to 3,.* Received: {number}"):
+        with pytest.raises(ValueError, match=f"and at most 3.*best_of={number}"):
             distill(Teacher(), PAIRS, tmp_path / "other.tsv", best_of=number)
     assert not list(tmp_path.glob("other*"))
 
@@ -172,10 +172,12 @@ def test_a_student_learns_from_a_teacher_in_keras_own_way(rng):
     distiller = keras.distillation.Distiller(
         teacher, student, TokenDistillation(), student_loss_weight=0.0
     )
-    distiller.compile(keras.optimizers.Adam(0.02), loss=MaskedCrossentropy())
+    distiller.compile(
+        keras.optimizers.Adam(0.02), loss=MaskedCrossentropy(), run_eagerly=True
+    )
     before = ops.convert_to_numpy(teacher((SOURCE, TARGET_IN)))
     losses = distiller.fit(
-        (SOURCE, TARGET_IN), TARGET_OUT, epochs=20, verbose=0
+        (SOURCE, TARGET_IN), TARGET_OUT, epochs=8, verbose=0
     ).history["loss"]
     assert losses[-1] < 0.5 * losses[0]
     np.testing.assert_array_equal(

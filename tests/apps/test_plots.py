@@ -11,7 +11,6 @@ from PIL import Image
 
 from keras_transformer import RunConfig, Translator, plots
 from keras_transformer.apps import cli
-from keras_transformer.apps.plots.piece_labels import labels_of
 from tests import tiny_run
 from tests.nn.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
@@ -61,8 +60,9 @@ def test_every_head_has_axes_and_all_have_one_scale(weights):
 
 
 def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
-    figure = plots.attention(np.eye(4), [" ", "\n", "a\tb", "$x$"], title="$x$")
-    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$"]
+    tokens = [" ", "\n", "a\tb", "$x$", "▁", "<s>"]
+    figure = plots.attention(np.eye(6), tokens, title="$x$")
+    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$", "␣", "(start)"]
     assert figure.axes[0].get_title() == "$x$"
 
 
@@ -111,18 +111,10 @@ def test_training_curves_come_from_what_fit_returned():
 SQUARE = np.eye(3)
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda ax: plots.attention(SQUARE, ax=ax),
-        lambda ax: plots.attention_heads(SQUARE[None], axes=[ax]),
-        lambda ax: plots.training_curves({"loss": [1.0]}, axes=ax),
-    ],
-)
-def test_every_picture_is_drawn_on_given_axes(draw):
+def test_attention_is_drawn_on_given_axes():
     figure = Figure()
     left, right = figure.subplots(1, 2)
-    assert draw(right) is figure
+    assert plots.attention(SQUARE, ax=right) is figure
     assert right.has_data() and not left.has_data()
 
 
@@ -132,12 +124,11 @@ def test_every_picture_is_drawn_on_given_axes(draw):
         (lambda: plots.attention(np.ones(3)), "`weights` must have 2 or 3 axes"),
         (lambda: plots.attention(SQUARE, ["a"]), "`queries` must be as many .* 1 tok"),
         (lambda: plots.attention(SQUARE, None, ["a"]), "`keys` must be as many"),
-        (lambda: plots.attention(SQUARE[None], head=1), "`head` must be one of the 1"),
-        (lambda: plots.attention_heads(SQUARE), "`weights` must have 3 axes"),
-        (lambda: plots.attention_heads(np.ones((2, 1, 1)), axes=[]), "`axes` .* 2"),
+        (lambda: plots.attention(SQUARE[None], head=1), "`head` must be .* at most 0"),
+        (lambda: plots.attention_heads(np.ones(3)), "`weights` must have 2 or 3 axes"),
         (
             lambda: plots.training_curves({"loss": [1]}, ["bleu"]),
-            "no 'bleu'. It has: l",
+            r"of the log: loss. Received: metrics=\['bleu'\]",
         ),
     ],
 )
@@ -146,18 +137,15 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
         draw()
 
 
-def test_a_bad_log_is_named_with_its_line(tmp_path):
+def test_a_file_that_is_no_log_is_named(tmp_path):
     path = tmp_path / "other.csv"
-    path.write_text("epoch,loss\n0,1.0\n1,much\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"other.csv:3: could not convert .*'much'"):
-        plots.training_curves(path)
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ValueError, match="not the log of a training run"):
         plots.training_curves(path)
     with pytest.raises(FileNotFoundError):
         plots.training_curves(tmp_path / "none")
     for empty in ({}, {"epoch": [1]}):
-        with pytest.raises(ValueError, match="no quantity to draw"):
+        with pytest.raises(ValueError, match="must be some of those"):
             plots.training_curves(empty)
 
 
@@ -216,7 +204,7 @@ def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
     seen = plots.sentence_attention(translator, TEXT, TRANSLATION)
     weights, targets, sources = seen.of("cross")
     assert weights.shape == (2, len(targets), len(sources))
-    with pytest.raises(ValueError, match="decoder's self-attention has no weights to"):
+    with pytest.raises(ValueError, match="kind='decoder' records no weights"):
         seen.of("decoder")
 
 
@@ -228,7 +216,7 @@ def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
 
     seen = seen_with(attention="linear", attention_dropout_rate=0.0)
     for kind in ("encoder", "decoder"):
-        with pytest.raises(ValueError, match=f"The {kind}'s self-attention has no"):
+        with pytest.raises(ValueError, match=f"kind='{kind}' records no weights"):
             seen.of(kind)
     seen.of("cross")
     weights, *_ = seen_with(attention="local", attention_window=1).of("encoder")
@@ -239,7 +227,7 @@ def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
 def test_what_is_not_there_is_refused(seen):
     with pytest.raises(ValueError, match="`kind` must be one of encoder, decoder, cr"):
         seen.of("self")
-    with pytest.raises(ValueError, match="`layer` must be from -1 to 0. .*layer=1"):
+    with pytest.raises(ValueError, match="`layer` must be .* at most 0. .*layer=1"):
         seen.of("cross", 1)
     with pytest.raises(ValueError, match="`text` must not be empty"):
         plots.sentence_attention(tiny_run.translator(), " ")
@@ -272,7 +260,6 @@ def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["training", ".", "--output", "a.doc"], "must end with the name of a kind"),
         (["training", "none", "--output", "a.png"], "none: No such file"),
         (
             ["attention", ".", "a", "--output", "a.png"],
@@ -287,11 +274,3 @@ def test_verb_reports_errors_in_one_line(words, message, tmp_path, monkeypatch, 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("keras-transformer: error: ") and message in line
     assert not list(tmp_path.iterdir())
-
-
-def test_labels_of_pieces_have_no_marks():
-    pieces = ["<s>", "▁m", "en", "▁", "a_b", "</s>"]
-    assert labels_of(pieces) == ["(start)", "m", "en", " ", "a_b", "(end)"]
-    assert labels_of(["Two", "Ġm", "Ã¤", "n"]) == ["Two", "m", "ä", "n"]
-    assert labels_of(["talk", "##ing", "[SEP]"]) == ["talk", "ing", "(end)"]
-    assert labels_of(["▁a", "<0x41>", "<0xFF>"]) == ["a", "A", "\ufffd"]

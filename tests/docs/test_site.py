@@ -1,56 +1,24 @@
-"""The site: it is built without a warning, its links lead somewhere, nothing lacks."""
+"""The site: it is built without a warning, its links lead somewhere, nothing lacks.
+
+Sphinx takes long: `.ci/run` calls it, the README's test command does not.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
-import shutil
-import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 import keras_transformer
+from tests.tiny_run import ROOT, in_a_process
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = "keras_transformer."
-
-
-def build(source, output):
-    """Builds with warnings as errors and returns the folder of pages."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going"]
-    pytest.importorskip("sphinx", reason="needs the extra `docs`")
-    pytest.importorskip("furo", reason="needs the extra `docs`")
-    done = subprocess.run(
-        [*command, source, output],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == 0, done.stderr
-    return output
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The site without its API pages, which take most of the time."""
-    root = tmp_path_factory.mktemp("site")
-    shutil.copytree(
-        DOCS, root / "docs", ignore=shutil.ignore_patterns("api", "notebooks")
-    )
-    for name in ("keras_transformer", "benchmarks", "examples", "tests"):
-        (root / name).symlink_to(ROOT / name)
-    (root / "CONTRIBUTING.md").symlink_to(ROOT / "CONTRIBUTING.md")
-    page = root / "docs" / "api.md"
-    text = page.read_text("utf-8")
-    page.write_text(re.sub(r"```\{eval-rst\}.*?```", "", text, flags=re.DOTALL))
-    return build(root / "docs", root / "html")
 
 
 class Page(HTMLParser):
@@ -86,12 +54,6 @@ def check_links(folder):
             known = pages[target].anchors if target in pages else {parts.fragment}
             assert unquote(parts.fragment) in known, f"{path.name} links to {link}"
     return pages
-
-
-def test_the_site_is_built_and_its_links_lead_somewhere(site):
-    pages = check_links(site)
-    assert len(pages) > 20
-    assert not list(site.rglob("*.ipynb"))
 
 
 def test_every_page_is_in_the_menu_and_links_have_its_title():
@@ -154,11 +116,20 @@ def test_classes_named_in_the_reference_have_a_page():
 
 
 @pytest.mark.slow
-def test_every_public_name_is_in_the_reference(tmp_path):
+def test_the_site_is_built_links_lead_somewhere_and_every_public_name_is_there(
+    tmp_path,
+):
+    """Warnings are errors."""
+    pytest.importorskip("sphinx", reason="needs the extra `docs`")
+    pytest.importorskip("furo", reason="needs the extra `docs`")
     from sphinx.util.inventory import InventoryFile
 
-    site = build(DOCS, tmp_path / "html")
+    site = tmp_path / "html"
+    words = "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, site
+    done = in_a_process(*words)
+    assert done.returncode == 0, done.stderr
     check_links(site)
+    assert not list(site.rglob("*.ipynb"))
     with (site / "objects.inv").open("rb") as file:
         inventory = InventoryFile.load(file, "", lambda base, path: path)
     names = set()

@@ -119,7 +119,7 @@ def model_of_transformers(folder, name):
     return torch, model, tokenizer, pieces
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("relu, scaled")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, name):

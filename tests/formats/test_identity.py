@@ -206,7 +206,7 @@ def predict(client, url, name, batch, by_row):
     return bytes_of(response.json()["outputs"][OUTPUT[name]])
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("columns")
 @pytest.mark.parametrize("by_row", [True, False], ids=["rows", "columns"])
 def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, by_row):
     answers = [
@@ -215,7 +215,7 @@ def test_the_local_server_gives_a_lone_client_the_same_bytes(server, expected, b
     assert_calls(answers, expected)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("nbest")
 @pytest.mark.parametrize("name", OUTPUT)
 def test_32_clients_at_once_get_what_a_lone_client_gets(server, expected, name):
     by_sentence = dict(zip(SENTENCES, expected[name], strict=True))

@@ -12,7 +12,7 @@ from keras import ops
 
 import keras_transformer as kt
 from keras_transformer.formats.litert import convert, export_litert
-from keras_transformer.formats.saved_model import signature
+from keras_transformer.search.compiled import as_graph
 from tests import tiny_run
 from tests.nn.layers.reference_weights import assert_close, randomise
 
@@ -77,7 +77,7 @@ def test_a_model_in_half_precision_becomes_one_in_float32(tmp_path):
 def predict(model):
     """The signature of a model that a converter is given."""
     ids = tf.TensorSpec([None, None], tf.int32)
-    return {"predict": signature(lambda ids: {"logits": model(ids)}, ids=ids)}
+    return {"predict": as_graph(lambda ids: {"logits": model(ids)}, {"ids": ids})}
 
 
 def language_model(model_class=kt.LanguageModel, **options):
@@ -122,7 +122,7 @@ def tagger():
     return kt.ExactModel(ids, keras.layers.Dense(5)(states))
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("True")
 @pytest.mark.parametrize("quantize", [False, True])
 def test_keras_itself_writes_any_other_model_for_any_size(tmp_path, rng, quantize):
     model, path = randomise(tagger(), rng), tmp_path / "tagger.tflite"

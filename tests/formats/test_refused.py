@@ -54,7 +54,7 @@ def write_json(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("hugging_face")
 @pytest.mark.parametrize("kind", ["student", "opus", "hugging_face"])
 def test_the_folders_that_are_spoiled_below_are_good(good, kind):
     assert import_model(good / kind)(["a b"])

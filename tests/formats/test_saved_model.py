@@ -1,5 +1,6 @@
 """The SavedModel against the live translator, and what it is made of."""
 
+import json
 import re
 import shutil
 import sys
@@ -16,47 +17,21 @@ from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.strings import SIGNATURES, Signature
 from tests import tiny_run
-from tests.formats.test_lite import assert_same
-
-TEXTS = [
-    "the good bear runs.", "", "a dog", "the old man </s> sings. 🐈", "  ",
-    "the old man sings. " * 9,  # longer than the longest source
-]  # fmt: skip
-
-
-def test_the_exported_translator_is_called_like_the_live_one(saved_model):
-    exported, live = ExportedTranslator(saved_model.parent), tiny_run.translator()
-    assert exported.path == saved_model
-    exported.batch_size = 2
-    assert exported([]) == []
-    for method, arguments in (
-        ("__call__", (TEXTS,)),
-        ("translate", (TEXTS, 2)),
-        ("align", (TEXTS,)),
-        ("complete", (TEXTS, TEXTS[::-1])),
-        ("sample", (TEXTS, 1.0, 5)),
-        ("score", (TEXTS, TEXTS[::-1])),
-    ):
-        expected = getattr(live, method)(*arguments)
-        assert_same(getattr(exported, method)(*arguments), expected)
-    with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
-        exported.translate(TEXTS, 4)
-    with pytest.raises(ValueError, match="`per_head` must be False"):
-        exported.align(TEXTS, per_head=True)
 
 
 def test_graphs_are_made_once_and_a_server_sees_no_half_written_version(
-    tmp_path, monkeypatch
+    run_directory, tmp_path, monkeypatch
 ):
     """And a failure, after the warm-up requests were made, leaves nothing."""
-    seen, traced = [], []
+    seen, traced, fails = [], [], [True, False]
 
     def call(self, search, *inputs):
         traced.append(self)
         return {"text": inputs[0]}
 
     def save(module, directory, **_):
-        (Path(directory) / "README.md").mkdir(parents=True)  # The card is none.
+        if fails.pop(0):
+            (Path(directory) / "README.md").mkdir(parents=True)  # The card is none.
         seen.extend(path.name for path in (tmp_path / "name").iterdir())
 
     monkeypatch.setattr(Signature, "call", call)
@@ -66,6 +41,16 @@ def test_graphs_are_made_once_and_a_server_sees_no_half_written_version(
     assert traced == list(SIGNATURES.values())
     assert len(seen) == 1 and not seen[0].isdecimal()
     assert not list((tmp_path / "name").iterdir())
+    # What comes of a run is beside it, for the page of `serve` and for programs.
+    card = "keras_transformer.formats.saved_model.model_card"
+    monkeypatch.setattr(card, lambda *_: "")  # The real one translates.
+    more = {"run": run_directory, "languages": ("en", "de")}
+    more = tiny_run.translator().export(tmp_path / "name", **more) / "assets.extra"
+    page = json.loads((more / "page.json").read_text("utf-8"))
+    examples = [source for source, _ in tiny_run.VALID[:3]]
+    assert page == {"languages": ["en", "de"], "examples": examples}
+    data = json.loads((more / "training_data.json").read_text("utf-8"))
+    assert data["training"]["files"] == ["train.tsv"]
 
 
 def test_an_existing_version_is_never_overwritten(saved_model):
@@ -95,13 +80,15 @@ def test_without_a_saved_model_the_error_names_the_path(tmp_path, name):
 
 
 def test_where_tensorflow_sees_a_pattern_nothing_is_written_and_loading_says_why(
-    saved_model, tmp_path, monkeypatch
+    tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tf.saved_model, "save", lambda *_, **__: pytest.fail("saved"))
     with pytest.raises(ValueError, match=r"must have none of \[ \] \* \? and"):
         tiny_run.translator().export(tmp_path / "a[1]" / "tiny")
     assert not list(tmp_path.iterdir())
-    moved = shutil.copytree(saved_model, tmp_path / "a[1]" / "1")
+    monkeypatch.undo()
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"))
+    moved = shutil.move(tmp_path / "1", tmp_path / "a[1]" / "1")
     for load in (ExportedTranslator, ServedModel):
         with pytest.raises(FileNotFoundError, match="TensorFlow sees a pattern: move"):
             load(moved)

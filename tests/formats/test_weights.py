@@ -67,7 +67,7 @@ def assert_same_scores(translator, path):
         np.testing.assert_allclose(other, one.token_log_probabilities, 0, atol=1e-4)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("normalised")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_ctranslate2_gives_the_same_probabilities(tmp_path, options):
     translator = translator_of(options, max_output_length=None)

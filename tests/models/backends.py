@@ -21,7 +21,7 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def run_python(backend, *arguments):
-    """Runs Python at the repository's root on a backend, or skips."""
+    """Runs Python on a backend, at the repository's root, and returns what it says."""
     if importlib.util.find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     environment = os.environ | {"KERAS_BACKEND": backend, "CUDA_VISIBLE_DEVICES": ""}
@@ -34,6 +34,13 @@ def run_python(backend, *arguments):
         timeout=1800,
     )
     assert finished.returncode == 0, (finished.stdout + finished.stderr)[-6000:]
+    return finished.stdout
+
+
+def run_tests(backend, *arguments):
+    """Runs pytest on a backend, as `run_python`."""
+    words = "-m", "pytest", "-q", "-p", "no:cacheprovider"
+    return run_python(backend, *words, *arguments)
 
 
 def main(folder, backend):

@@ -61,26 +61,22 @@ def check_steps(model, expected, tolerance):
     np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=tolerance)
 
 
-@pytest.mark.one_case
-def test_steps_copies_and_files_hold_the_sums_of_adapters(model, rng, tmp_path):
+@pytest.mark.one_case("shared")
+def test_steps_and_copies_hold_the_sums_of_adapters(model, rng):
     with_random_adapters(model, rng)
     expected = logits_of(model)
     check_steps(model, expected, 1e-4)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_allclose(logits_of(loaded), expected, rtol=1e-4, atol=1e-4)
     copy = model.with_dtype("bfloat16")
     # bfloat16 keeps 8 bits.
     assert np.abs(logits_of(copy) - expected).max() < 0.05 * np.abs(expected).max()
-    for other in (loaded, copy):
-        assert not any("lora_" in weight.name for weight in other.weights)
+    assert not any("lora_" in weight.name for weight in copy.weights)
 
 
 def parameters(model, dtype):
     return sum(int(np.prod(w.shape)) for w in model.weights if w.dtype == dtype)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("Marian-int8")
 @pytest.mark.parametrize("mode", ("int8", "int4"))
 def test_a_quantised_model_decodes_and_comes_back_from_its_file(model, mode, tmp_path):
     model.quantize(mode)
@@ -110,7 +106,7 @@ def test_a_quantised_model_keeps_its_float_type(rng):
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="a SavedModel of TensorFlow"
 )
-@pytest.mark.one_case
+@pytest.mark.one_case("int8")
 @pytest.mark.parametrize("change", ("adapters", "int8"))
 def test_an_export_gives_the_same_logits(rng, change, tmp_path):
     import tensorflow as tf

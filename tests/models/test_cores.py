@@ -1,15 +1,15 @@
 """A batch in parts, side by side: the same update, logs and errors as in one."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
 import keras_transformer as kt
 from keras_transformer.models import batch_step as step
+from tests.models.backends import run_python
 from tests.models.test_exact_training import (
+    CONFIG,
+    Small,
     assert_same,
     change_of,
     fit,
@@ -19,6 +19,7 @@ from tests.models.test_exact_training import (
     poisoned,
     state_of,
 )
+from tests.tiny_run import assert_equal
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow alone has the parts"
@@ -31,10 +32,13 @@ def parts(monkeypatch):
     return lambda number: monkeypatch.setattr(step, "_num_parts", number)
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize("weighted", (False, True))
 @pytest.mark.parametrize(
-    "options", ({}, {"clipnorm": 0.05}, {"gradient_accumulation_steps": 3})
+    "options, weighted",
+    (
+        ({"gradient_accumulation_steps": 3}, True),
+        ({"clipnorm": 0.05}, True),
+        pytest.param({"kind": kt.Transformer}, False, marks=pytest.mark.slow),
+    ),
 )
 def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighted):
     # One update: of several, each makes the rounding of the one before larger.
@@ -49,7 +53,6 @@ def test_parts_give_the_update_and_the_logs_of_the_whole(parts, options, weighte
     assert logs == pytest.approx(expected_logs, rel=1e-4)
 
 
-@pytest.mark.slow
 def test_parts_without_rows_and_without_targets(parts):
     rng = np.random.default_rng(5)
     batches = [make_batch(rng, 2, 4, 7, [7, 0])]
@@ -69,19 +72,16 @@ def test_a_loss_that_is_not_finite_in_one_part_changes_nothing(parts):
     fit(model, [(inputs, targets, weights)], weighted=True)
     fit(model, [poisoned(make_batches()[0])], weighted=True)
     assert model.nonfinite_batches == 2
-    for value, expected in zip(state_of(model), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(model), before)
 
 
 def test_parts_draw_dropout_of_their_own(parts):
     import tensorflow as tf
 
     from keras_transformer.models.batch_step import loss_and_scores
-    from keras_transformer.models.transformer import Transformer
-    from tests.models.test_exact_training import CONFIG
 
     parts(2)
-    model = Transformer(CONFIG.replace(dropout_rate=0.5))
+    model = Small(CONFIG.replace(dropout_rate=0.5))
     model.compile("sgd", kt.MaskedCrossentropy())
     (source, target_in), target, _ = make_batches()[0]
     source, target_in, target = (
@@ -98,34 +98,30 @@ def test_parts_draw_dropout_of_their_own(parts):
     assert not np.allclose(first, second)
 
 
-def run_python(code):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+THREADS = """
+import tensorflow as tf
+from keras_transformer import split_batches_over_cores
+from keras_transformer.models import batch_step as step
+threads = tf.config.threading
+assert split_batches_over_cores(1) == 1 == step.num_parts()
+assert threads.get_intra_op_parallelism_threads() == 0
+assert split_batches_over_cores(3) == 3 == step.num_parts()
+assert threads.get_intra_op_parallelism_threads() == 1
+assert threads.get_inter_op_parallelism_threads() == 3
+assert split_batches_over_cores(1) == 1 == step.num_parts()
+tf.constant(1.0) + 1.0
+try:
+    split_batches_over_cores(2)
+except RuntimeError as error:
+    assert "before anything is computed" in str(error)
+else:
+    raise AssertionError("it came too late")
+"""
 
 
 @pytest.mark.slow
 def test_it_sets_the_threads_and_must_come_first():
-    first = run_python(
-        "import tensorflow as tf\n"
-        "from keras_transformer import split_batches_over_cores\n"
-        "from keras_transformer.models import batch_step as step\n"
-        "assert split_batches_over_cores(1) == 1 == step.num_parts()\n"
-        "assert tf.config.threading.get_intra_op_parallelism_threads() == 0\n"
-        "print(split_batches_over_cores(3), step.num_parts())\n"
-        "print(tf.config.threading.get_intra_op_parallelism_threads())\n"
-        "print(tf.config.threading.get_inter_op_parallelism_threads())\n"
-        "print(split_batches_over_cores(1), step.num_parts())\n"
-    )
-    assert first.stdout.split() == "3 3 1 3 1 1".split(), first.stderr
-    late = run_python(
-        "import tensorflow as tf\n"
-        "from keras_transformer import split_batches_over_cores\n"
-        "tf.constant(1.0) + 1.0\n"
-        "split_batches_over_cores(2)\n"
-    )
-    assert late.returncode != 0
-    assert "before anything is computed" in late.stderr
+    run_python("tensorflow", "-c", THREADS)
 
 
 @pytest.mark.parametrize(

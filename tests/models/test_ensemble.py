@@ -32,37 +32,23 @@ TARGET_IN = np.array([[1, 4, 6], [1, 3, 3], [1, 5, 0]], "int32")
 numpy = ops.convert_to_numpy
 
 
+SIZES = "d_model d_ff num_heads num_encoder_layers num_decoder_layers".split()
+MEMBERS = [
+    ((12, 17, 2, 1, 2), {"tied_embeddings": "none"}),
+    ((20, 11, 4, 2, 1), {"norm_first": True}),
+    ((6, 13, 3, 1, 1), {"tied_embeddings": "two-way"}),
+]
+
+
 @functools.cache
 def members():
     """Three Transformers of different sizes, with random weights."""
-    sizes = (
-        dict(
-            d_model=12,
-            d_ff=17,
-            num_heads=2,
-            num_encoder_layers=1,
-            num_decoder_layers=2,
-            tied_embeddings="none",
-        ),
-        dict(
-            d_model=20,
-            d_ff=11,
-            num_heads=4,
-            num_encoder_layers=2,
-            num_decoder_layers=1,
-            norm_first=True,
-        ),
-        dict(
-            d_model=6,
-            d_ff=13,
-            num_heads=3,
-            num_encoder_layers=1,
-            num_decoder_layers=1,
-            tied_embeddings="two-way",
-        ),
-    )
-    models = [Transformer(TransformerConfig(**VOCABULARY, **size)) for size in sizes]
-    return [randomise(m, np.random.default_rng(i)) for i, m in enumerate(models)]
+    models = []
+    for number, (sizes, options) in enumerate(MEMBERS):
+        options = dict(zip(SIZES, sizes, strict=True)) | options
+        model = Transformer(TransformerConfig(**VOCABULARY, **options))
+        models.append(randomise(model, np.random.default_rng(number)))
+    return models
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from keras_transformer.testing import (
     assert_padding_invariant,
     assert_serializable,
 )
-from tests.models.backends import BACKENDS, run_python
+from tests.models.backends import BACKENDS, run_python, run_tests
 from tests.models.cases import (
     A_ROW_A_CLASS,
     ALL,
@@ -69,7 +69,7 @@ def test_logits_agree_with_the_reference(name, rng):
 
 
 @ALL
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: post-norm, three-way")
 def test_loss_and_metrics_agree_with_the_reference(name, rng):
     case, model = CASES[name], random_model(name, rng)
     logits, targets = case.expected(model, case.inputs), case.targets
@@ -80,21 +80,21 @@ def test_loss_and_metrics_agree_with_the_reference(name, rng):
     metrics = [kt.MaskedAccuracy(), kt.Perplexity()]
     expected["masked_accuracy"] = reference.masked_accuracy(logits, targets)
     expected["perplexity"] = reference.perplexity(logits, targets)
-    model.compile("sgd", case.loss, metrics=metrics)
+    model.compile("sgd", case.loss, metrics=metrics, run_eagerly=True)
     found = model.evaluate(case.inputs, targets, verbose=0, return_dict=True)
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=1e-5, err_msg=key)
 
 
 @with_property("decodes")
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: rotary, one head of keys")
 def test_later_token_cannot_change_an_earlier_logit(name, rng):
     layer, inputs = of_ids(random_model(name, rng), CASES[name])
     assert_causal(layer, inputs, ids_below=29, tolerance=0)
 
 
 @with_property("decodes")
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: post-norm, three-way")
 def test_later_token_cannot_change_an_earlier_logit_in_training(name):
     """Dropout of attention weights must not cost the causal mask (same seed)."""
     case = CASES[name]
@@ -116,7 +116,7 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(name):
 
 
 @with_property("decodes")
-@pytest.mark.one_case
+@pytest.mark.one_case("3-Transformer: rotary, one head of keys")
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_cached_decoding_equals_uncached(name, beam_size, rng):
     """Each hypothesis of a sentence goes its own way, in a state that is resized."""
@@ -128,7 +128,7 @@ def test_cached_decoding_equals_uncached(name, beam_size, rng):
 
 
 @ALL
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: local, ALiBi, pre-norm")
 def test_padding_and_other_rows_change_nothing(name, rng):
     case, model = CASES[name], random_model(name, rng)
     assert_padding_invariant(*of_ids(model, case))
@@ -196,10 +196,10 @@ def test_config_and_file_give_the_same_model(name, rng):
 
 
 @A_ROW_A_CLASS
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: post-norm, three-way")
 def test_compiled_model_comes_back_from_its_file(name, rng, tmp_path):
     case, model = CASES[name], random_model(name, rng)
-    model.compile("adam", case.loss)
+    model.compile("adam", case.loss, run_eagerly=True)
     model.train_on_batch(case.inputs, case.targets)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -210,7 +210,7 @@ def test_compiled_model_comes_back_from_its_file(name, rng, tmp_path):
 
 
 @ALL
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: normalised embeddings, SSRU, output bias")
 def test_dropout_acts_in_training_only(name, rng):
     case, model = CASES[name], random_model(name, rng)
     silent = output(model, case, training=False)
@@ -244,7 +244,7 @@ def test_gradient_reaches_every_weight(name, rng):
 
 
 @A_ROW_A_CLASS
-@pytest.mark.one_case
+@pytest.mark.one_case("LanguageModel: post-norm, tied")
 def test_fit_learns_the_batch_by_heart(name, rng):
     case, model = CASES[name], CASES[name].make()
     # The loss of smoothed targets cannot come near zero.
@@ -262,7 +262,7 @@ def test_fit_learns_the_batch_by_heart(name, rng):
 
 
 @A_ROW_A_CLASS
-@pytest.mark.one_case
+@pytest.mark.one_case("Transformer: post-norm, three-way")
 @pytest.mark.skipif(HERE != "tensorflow", reason="a SavedModel of TensorFlow")
 def test_exported_model_equals_the_live_one_on_any_batch(name, rng, tmp_path):
     import tensorflow as tf
@@ -290,7 +290,7 @@ def saved(request, tmp_path_factory):
     return folder, models
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("part 0-jax")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
     folder, models = saved
@@ -312,14 +312,5 @@ def test_one_file_gives_the_same_logits_on_every_backend(saved, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != HERE])
 def test_tests_of_layers_and_model_pass_on_every_backend(backend):
-    run_python(
-        backend,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/nn/layers",
-        "tests/models/test_every_model.py",
-        "tests/models/test_transformer.py",
-    )
+    models = (f"tests/models/test_{name}.py" for name in ("every_model", "transformer"))
+    run_tests(backend, "tests/nn/layers", *models)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_transformer.training.intervals import capture, restore
 from keras_transformer.training.run_model import build_training_variables
-from keras_transformer.training.state import capture, restore
 from tests.models.backends import run_python
 from tests.models.test_exact_training import (
     RATE,
@@ -17,6 +17,7 @@ from tests.models.test_exact_training import (
     make_model,
     state_of,
 )
+from tests.tiny_run import assert_equal
 
 
 def scaled(optimizer=None, **options):
@@ -50,7 +51,6 @@ def test_some_updates_are_those_of_float32():
     assert scale_of(model) == 2.0**15
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize("steps", (1, 3))
 def test_an_update_scaled_too_much_is_dropped_and_the_scale_halved(steps):
     batches = make_batches()
@@ -60,8 +60,7 @@ def test_an_update_scaled_too_much_is_dropped_and_the_scale_halved(steps):
     assert np.isfinite(history["loss"]).all()
     assert scale_of(model) == 2.0 ** (57 if steps == 1 else 59)
     assert (model.updates, model.nonfinite_batches) == (0, 0)
-    for value, expected in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(model.get_weights(), before)
 
 
 def test_the_scale_is_doubled_after_some_updates_and_saved(tmp_path):
@@ -81,8 +80,7 @@ def test_a_gradient_that_no_scale_helps_is_a_bad_batch():
     before = model.get_weights()
     fit(model, [heavy(batch, 1e12) for batch in make_batches()], weighted=True)
     assert (model.updates, model.nonfinite_batches, scale_of(model)) == (0, 3, 1.0)
-    for value, expected in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(model.get_weights(), before)
 
 
 def test_a_state_goes_on_to_the_bit():
@@ -101,8 +99,7 @@ def test_a_state_goes_on_to_the_bit():
     assert (resumed.updates, scale_of(resumed)) == (0, 2.0**14)
     fit(resumed, [first, second, third], weighted=True)
     assert resumed.updates == 2
-    for value, expected in zip(state_of(resumed), state_of(whole), strict=True):
-        np.testing.assert_array_equal(value, expected)
+    assert_equal(state_of(resumed), state_of(whole))
 
 
 REPLICAS = """
@@ -142,8 +139,7 @@ weights[4] = 1e6  # Of one replica alone.
 change(model, weights)
 assert scale_of(model) == 2.0**27, scale_of(model)
 assert (model.updates, model.nonfinite_batches) == (0, 0)
-for value, expected in zip(model.get_weights(), before):
-    np.testing.assert_array_equal(value, expected)
+assert_equal(model.get_weights(), before)
 """
 
 

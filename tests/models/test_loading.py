@@ -58,7 +58,7 @@ CLAIMS = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("`d_model` must be at most 1048576. Received: d_model=1000000000")
 @pytest.mark.parametrize("message", CLAIMS)
 def test_what_is_claimed_is_checked_before_it_is_built(path, monkeypatch, message):
     claim(path, **CLAIMS[message])
@@ -122,7 +122,7 @@ def test_damage_anywhere_is_one_kind_of_error_or_harmless(path):
     assert refused >= 1.5 * len(places)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case('{"config": 3}')
 @pytest.mark.parametrize(
     "content", [b"null", b"[]", b"{", b"[" * 10**6, b"{}", b'{"config": 3}']
 )

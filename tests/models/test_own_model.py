@@ -277,33 +277,25 @@ VALIDATED = {"validation": tiny_run.VALID, "monitor": "bleu", "bleu_sentences": 
 def test_a_killed_run_of_it_ends_the_same(make, options, tmp_path):
     options = {"ema_decay": 0.9, "gradient_accumulation_steps": 2} | options
 
-    def run(name, *callbacks, model=make, **more):
-        given = {"model": model} | more.pop("given", {})
-        tiny_run.run(tmp_path / name, *callbacks, given=given, **options | more)
+    def run(name, *callbacks):
+        tiny_run.run(tmp_path / name, *callbacks, given={"model": make}, **options)
         return last_state(tmp_path / name).values
 
     expected = run("whole")
     with pytest.raises(Killed):
         run("killed", KillAfter(6))
-    with pytest.raises(ValueError, match=rf"another model: .*{make.__name__}"):
-        run("killed", model=None)
     assert_equal(run("killed"), expected)
     if make is keras_only:
         whole, killed = (kt.Translator.load(tmp_path / n) for n in ("whole", "killed"))
         texts = [source for source, _ in tiny_run.VALID]
         assert whole(texts) == killed(texts)
-    for more in ({"given": {"init": tmp_path}}, {"freeze": "x"}):
-        with pytest.raises(ValueError, match="leave out `init` and `freeze`"):
-            run("a", **more)
-    with pytest.raises(ValueError, match="must have the dtype policy mixed_bfloat16"):
-        run("half", mixed_precision="bfloat16")
 
 
 def test_inputs_have_names(transformer, tmp_path):
     named = {"source": SOURCE, "target_in": SOURCE[:, :3]}
     expected = ops.convert_to_numpy(transformer(tuple(named.values())))
     np.testing.assert_array_equal(ops.convert_to_numpy(transformer(named)), expected)
-    transformer.compile("sgd", kt.MaskedCrossentropy())
+    transformer.compile("sgd", kt.MaskedCrossentropy(), run_eagerly=True)
     transformer.fit(named, SOURCE[:, :3], verbose=0)
     expected = ops.convert_to_numpy(transformer(named))
     transformer.export(tmp_path / "model", verbose=False)

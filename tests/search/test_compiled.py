@@ -1,6 +1,6 @@
 """A search is compiled, few times, and finds what it finds uncompiled.
 
-Most of it is for JAX and PyTorch, where the tests run in a process of their own.
+Most of it is for JAX and PyTorch: `tests/test_other_backends.py` runs it there.
 """
 
 import functools
@@ -12,12 +12,10 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
-from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.compiled import Compiled, RecordedStep
 from keras_transformer.search.generator import Generator
-from keras_transformer.search.recorded import RecordedStep
 from keras_transformer.search.tokens import best_tokens
 from tests import tiny_run
-from tests.models.backends import run_python
 from tests.models.cases import random_language_model
 from tests.nn.layers.reference_weights import randomise
 
@@ -78,7 +76,7 @@ VERBS = {
 
 
 @only_elsewhere
-@pytest.mark.one_case
+@pytest.mark.one_case("complete")
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_a_verb_finds_what_it_finds_uncompiled(verb, monkeypatch):
     found = sum(verb(translator()), [])
@@ -199,32 +197,3 @@ def test_a_recorded_step_is_the_step_to_the_bit_and_waits_once_a_token():
     with Waits() as waits:
         generator.search(np.array([[5, 2]]))
     assert waits.count <= 20 + 6
-
-
-ALL = "slow or not slow"
-
-
-@pytest.mark.parametrize(
-    ("backend", "cases"),
-    [
-        ("jax", "not slow"),
-        pytest.param("jax", ALL, marks=pytest.mark.slow),
-        pytest.param("torch", ALL, marks=pytest.mark.slow),
-    ],
-)
-def test_these_tests_pass_on_another_backend(backend, cases):
-    shortlist = "tests/search/test_shortlist.py::test_the_other_pieces_have_no_share"
-    files = [__file__] if cases != ALL else [__file__, f"{shortlist}[none-options1]"]
-    run_python(
-        backend,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        cases,
-        "-k",
-        "not another_backend",
-        *files,
-    )

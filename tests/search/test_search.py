@@ -14,7 +14,6 @@ from keras_transformer.search import (
     reordering,
 )
 from keras_transformer.search.tokens import allowed_tokens
-from tests.models.backends import run_python
 from tests.reference.numpy_transformer import log_softmax
 from tests.search.table_steps import (
     CONSTRAINTS,
@@ -404,7 +403,7 @@ OPTIONS = {
 
 
 @not_on_jax
-@pytest.mark.one_case
+@pytest.mark.one_case("all of the beam")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_the_result_is_that_of_a_search_of_one_size(options):
     expected, _ = resizing_search(3, resized=False, **options)
@@ -426,7 +425,7 @@ def test_a_graph_of_known_sizes_resizes_too():
 
 
 @not_on_jax
-@pytest.mark.one_case
+@pytest.mark.one_case("1")
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_finished_sentences_leave_and_the_room_doubles(beam_size):
     (_, lengths, *_), steps = resizing_search(beam_size, resized=True)
@@ -464,39 +463,3 @@ def test_all_may_end_at_once_or_at_the_longest_output(end_gain, count):
     )
     assert numpy(result.lengths).tolist() == [[count]] * 3
     assert set(steps.rows) == {6}
-
-
-# Other backends.
-
-BACKEND_SCRIPT = """
-import sys
-import numpy as np
-from tests.search.test_search import (
-    IDS, beam_search, history_state, history_step, random_logits, search,
-)
-table, lengths = random_logits(13, sentences=3, vocabulary=7), [3, 5, 7]
-result = search(table, lengths, beam_size=3, n_best=2)
-if sys.argv[1] == "jax":
-    import jax
-    rules = dict(limit=7, special_ids=IDS, beam_size=3, n_best=2)
-    run = jax.jit(
-        lambda state, n: beam_search(history_step(table), state, max_lengths=n, **rules)
-    )
-    compiled = run(history_state(range(3), 3), np.array(lengths))
-    for ours, theirs in zip(compiled, result, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-np.savez(sys.argv[2], *result)
-"""
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_agree_with_the_reference(backend, tmp_path):
-    path = tmp_path / "result.npz"
-    run_python(backend, "-c", BACKEND_SCRIPT, backend, path)
-    with np.load(path) as saved:
-        result = list(saved.values())
-    table = random_logits(13, sentences=3, vocabulary=7)
-    for sentence, length in enumerate([3, 5, 7]):
-        expected = reference_beam(table[sentence], length, 3, 2, 0.6)
-        assert_hypotheses(result, sentence, expected, 0.6)

@@ -27,7 +27,6 @@ from keras_transformer.text.corpus import (
     read_ids,
 )
 from tests import tiny_run
-from tests.models.backends import run_python
 
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
@@ -181,13 +180,6 @@ def test_fit_reads_all_epochs_in_order(text, tokenizers, kind, looked_at):
     # Keras may look at batches too; our models need none.
     assert read[-3 * size :] == list(range(3 * size))
     assert len(read) == 3 * size or looked_at or kind is keras.Model
-
-
-@pytest.mark.one_case
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_on_other_backends(backend):
-    words = "-m pytest -q -p no:cacheprovider -k".split()
-    run_python(backend, *words, "fit_reads_all_epochs and False", __file__)
 
 
 # Shapes.

@@ -1,14 +1,12 @@
 """What is read of KerasHub's tokenizers is told when it has moved."""
 
-import inspect
-import re
-
 import keras_hub
 import pytest
 import tensorflow as tf
 
 import keras_transformer as kt
 from keras_transformer.text import keras_hub_private
+from tests.nn.kernels.test_keras_private import tell_what_has_moved
 from tests.text.test_tokenizer import ENGLISH, byte_pairs, word_pieces
 
 
@@ -75,13 +73,4 @@ CHECKS = {
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_name_that_has_moved_is_told(name):
-    source = inspect.getsource(getattr(keras_hub_private, name))
-    places = re.findall(r"# Leans on (.*)\.", source)
-    try:
-        outcome = CHECKS[name]()
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}"
-    assert places and outcome is True, (
-        f"`keras_hub_private.{name}` leans on {' and '.join(places)}, which has moved: "
-        f"{outcome}"
-    )
+    tell_what_has_moved(keras_hub_private, name, CHECKS[name])

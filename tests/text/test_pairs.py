@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, name, content, keys, words
         open_pairs(write(tmp_path / name, content), **keys).count()
 
 
-A_WEIGHT = "The weight .* must be an integer .* at least 1. Received: "
+A_WEIGHT = "`weight` must be .*at least 1. Received: weight="
 CALLS = {
     r"There are no pairs in .*x and .*y\.$": (
         lambda d: open_pairs(write(d / "x", ""), write(d / "y", "")).count()

@@ -259,7 +259,7 @@ HUB = {
 UNSEEN = ["Two young men.", "", "das Haus 漢字 über", "one [PAD] two </s>"]
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("WordPiece without CJK")
 @pytest.mark.parametrize("name", HUB)
 def test_a_tokenizer_of_keras_hub_cuts_as_in_its_graph(name, tmp_path):
     layer = HUB[name]()

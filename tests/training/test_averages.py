@@ -13,18 +13,15 @@ from rich.console import Console
 from keras_transformer import RunConfig, Transformer, Translator
 from keras_transformer.apps.cli import main
 from keras_transformer.models import ExactTraining
+from keras_transformer.models.loading import load_model
 from keras_transformer.training import average_run, load_average
-from keras_transformer.training.averages import (
-    can_be_opened,
-    checkpoints_in,
-    save_checkpoint,
-)
+from keras_transformer.training.intervals import capture, restore, training_variables
 from keras_transformer.training.state import (
     State,
     StateFiles,
-    capture,
-    restore,
-    training_variables,
+    can_be_opened,
+    checkpoints_in,
+    save_checkpoint,
 )
 from tests import tiny_run
 from tests.tiny_run import assert_equal
@@ -54,12 +51,12 @@ def checkpoints(run, *steps):
 
 def assert_is_mean(output, run, *steps):
     """Checks the weights of `output` against NumPy's mean in float64."""
-    model, each = Transformer(RunConfig.load(run / "config.json").model), []
+    model, each = load_model(output / "model.keras"), []
+    found = model.get_weights()
     for path in checkpoints(run, *steps):
         model.load_weights(path)
         each.append(model.get_weights())
     means = [np.mean(np.stack(v).astype("float64"), 0) for v in zip(*each, strict=True)]
-    found = keras.models.load_model(output / "model.keras").get_weights()
     assert_equal(found, [mean.astype("float32") for mean in means])
 
 

@@ -10,7 +10,6 @@ import keras
 import pytest
 
 from keras_transformer import TrainingConfig
-from keras_transformer.nn.layers import Dropout
 from keras_transformer.training import compiling, report, state
 from keras_transformer.training.compiling import Waits
 from tests import tiny_run
@@ -22,16 +21,6 @@ def corpus(*buckets):
     """Batches of these length buckets, in this order."""
     shapes = dict.fromkeys(buckets, 1)
     return SimpleNamespace(bucket=lambda step: buckets[step], shapes=shapes)
-
-
-def small_model(config):
-    """A model that XLA compiles in a moment, with dropout."""
-    ids = [keras.Input((None,), dtype="int32") for _ in range(2)]
-    source = keras.layers.Embedding(300, 8, mask_zero=True)(ids[0])
-    target = keras.layers.Embedding(300, 8)(ids[1])
-    mean = keras.layers.GlobalAveragePooling1D(keepdims=True)(source)
-    both = Dropout(0.2)(target + mean)
-    return keras.Model(ids, keras.layers.Dense(300)(both))
 
 
 @pytest.fixture
@@ -91,17 +80,17 @@ def test_a_run_goes_over_to_xla_at_a_save_and_resumes_there(tmp_path, monkeypatc
         Waits, "begin", lambda *given: modes.append(given[2]) or begin(*given)
     )
     options = {"batch_shapes": 1, "epochs": 4, "mixed_precision": "none"}
-    options["given"] = {"model": small_model}
-    tiny_run.run(tmp_path / "whole", screen=screen, **options)
+    tiny_run.run_toy(tmp_path / "whole", screen=screen, **options)
     batches = len(modes) // 4
     assert asked == [3 * batches, 2 * batches]
     assert modes == [False] * 2 * batches + [True] * 2 * batches
     assert "XLA compiles the step from here on, for 1 shape" in screen.getvalue()
     asked.clear()
     with pytest.raises(tiny_run.Killed):
-        tiny_run.run(tmp_path / "run", tiny_run.KillAfter(3 * batches - 1), **options)
+        kill = tiny_run.KillAfter(3 * batches - 1)
+        tiny_run.run_toy(tmp_path / "run", kill, **options)
     assert tiny_run.last_state(tmp_path / "run").is_compiled
-    tiny_run.run(tmp_path / "run", **options)
+    tiny_run.run_toy(tmp_path / "run", **options)
     states = (tiny_run.last_state(tmp_path / name) for name in ("whole", "run"))
     tiny_run.assert_equal(*(state.values for state in states))
 

@@ -88,21 +88,23 @@ class Harm(keras.callbacks.Callback):
             weight.assign(-2 * weight)
 
 
-def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(trained, tmp_path):
+@pytest.mark.one_case("None-0")
+@pytest.mark.parametrize("average, place", [(None, 0), ("last", 1)])
+def test_the_best_checkpoint_is_taken_unless_the_last_is_asked_for(
+    average, place, trained, tmp_path
+):
     few = STILL | {"epochs": 2, "average_checkpoints": 1}
-    for average, place in ((None, 0), ("last", 1)):
-        directory, config = tmp_path / f"{average}", options(trained, few)
-        config = config.with_options(average=average)
-        found = run(directory, trained, config, Harm(), validation=tiny_run.VALID)
-        losses = [row["val_loss"] for row in last_state(directory).history]
-        assert losses[0] < losses[1]
-        summary = read_summary(directory)
-        assert summary["final"]["val_loss"] == losses[place]
-        assert summary["weights"].endswith(f"checkpoint, of epoch {place + 1}")
-        if average is None:
-            assert_same_weights(found, kt.Translator.load(trained))
-    kept = kt.RunConfig.load(tmp_path / "None" / "config.json")
-    assert kept.training.average == "best"
+    config = options(trained, few).with_options(average=average)
+    found = run(tmp_path, trained, config, Harm(), validation=tiny_run.VALID)
+    losses = [row["val_loss"] for row in last_state(tmp_path).history]
+    assert losses[0] < losses[1]
+    summary = read_summary(tmp_path)
+    assert summary["final"]["val_loss"] == losses[place]
+    assert summary["weights"].endswith(f"checkpoint, of epoch {place + 1}")
+    kept = kt.RunConfig.load(tmp_path / "config.json")
+    assert kept.training.average == (average or "best")
+    if average is None:
+        assert_same_weights(found, kt.Translator.load(trained))
 
 
 @pytest.mark.slow
@@ -124,7 +126,7 @@ MISMATCHES = {
 }
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("`d_model` is 256 and was 16")
 @pytest.mark.parametrize("message", MISMATCHES)
 def test_other_sizes_are_an_error_before_anything_is_written(
     message, trained, tmp_path

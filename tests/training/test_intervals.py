@@ -19,10 +19,9 @@ from keras_transformer.training.intervals import (
     check_not_hopeless,
     end_of_interval,
 )
-from keras_transformer.training.state import State
-from keras_transformer.training.validation import rows_to_average, without_progress
+from keras_transformer.training.state import State, rows_to_average, without_progress
 from tests import tiny_run
-from tests.tiny_run import CONFIG, VALID, assert_equal, last_state
+from tests.tiny_run import CONFIG, VALID, assert_equal, last_state, run_toy
 
 WITH = {"validation": VALID}
 SHORT = {"epochs": 2, "batch_tokens": 120, **WITH}  # Seven batches an epoch.
@@ -76,7 +75,7 @@ class Watch(keras.callbacks.Callback):
 
 def test_for_callbacks_a_run_is_one_fit_and_an_interval_an_epoch(tmp_path):
     watch = Watch()
-    model = tiny_run.run(tmp_path, watch, save_every=4, **SHORT).model
+    model = run_toy(tmp_path, watch, save_every=4, **SHORT).model
     assert watch.told == ["begin", 0, "test", 1, "test", 2, "test", 3, "test", "end"]
     assert len(watch.losses) == 14 and len(set(watch.losses)) == 14
     rows = last_state(tmp_path).history
@@ -100,13 +99,13 @@ def test_callbacks_of_keras_work(tmp_path):
         str(tmp_path / "{epoch}-{val_loss:.2f}.weights.h5"), save_weights_only=True
     )
     stop, run = keras.callbacks.EarlyStopping("loss", 99, patience=4), tmp_path / "run"
-    tiny_run.run(run, plateau, best, stop, **adam(), **WITH)
+    run_toy(run, plateau, best, stop, **adam(), **WITH)
     rates = [row["learning_rate"] for row in last_state(run).history]
     # The first is the best of all, since nothing is better by 99.
     assert rates == pytest.approx([0.02, 0.02, 0.01, 0.005, 0.0025])
     assert len(list(tmp_path.glob("*.weights.h5"))) == 5
     # It was stopped, and is only loaded.
-    tiny_run.run(run, **adam(), **WITH)
+    run_toy(run, **adam(), **WITH)
     assert len(last_state(run).history) == 5
 
 
@@ -132,10 +131,19 @@ def test_a_callback_that_stops_within_an_interval_ends_the_run(tmp_path):
         def on_train_batch_end(self, batch, logs=None):
             self.model.stop_training = batch == 1
 
-    tiny_run.run(tmp_path, Stop(), save_every=4, **SHORT)
+    run_toy(tmp_path, Stop(), save_every=4, **SHORT)
     state = last_state(tmp_path)
     assert (state.step, [row["step"] for row in state.history]) == (2, [2])
     assert (tmp_path / "model.keras").exists()
+
+
+def test_a_run_without_progress_ends_after_as_many_intervals_as_it_waits(tmp_path):
+    screen = io.StringIO()
+    still = {"schedule": "constant", "learning_rate": 1e-30, "epochs": 9}
+    run_toy(tmp_path, screen=screen, patience=2, **still, **WITH)
+    assert [row["epoch"] for row in last_state(tmp_path).history] == [1, 2, 3]
+    said = "val_loss has not improved for 2 intervals: the training ends"
+    assert said in screen.getvalue()
 
 
 @pytest.mark.slow
@@ -147,10 +155,10 @@ def test_a_run_stops_at_the_first_batch_after_its_time(tmp_path, monkeypatch):
         def on_train_batch_begin(self, batch, logs=None):
             clock.now += 20.0
 
-    tiny_run.run(tmp_path, Tick(), max_minutes=1.5, **SHORT)
+    run_toy(tmp_path, Tick(), max_minutes=1.5, **SHORT)
     assert last_state(tmp_path).step == 5
     # The time of before counts.
-    tiny_run.run(tmp_path, Tick(), max_minutes=2.5, **SHORT)
+    run_toy(tmp_path, Tick(), max_minutes=2.5, **SHORT)
     assert (last_state(tmp_path).step, last_state(tmp_path).seconds) == (8, 160.0)
 
 
@@ -174,7 +182,7 @@ def test_a_bad_batch_stops_the_run(tmp_path, monkeypatch):
     screen = io.StringIO()
     # The batches after the bad one change nothing: no state has them.
     with pytest.raises(FloatingPointError, match="updates so far: 9"):
-        tiny_run.run(tmp_path, PlantNaN(10), screen=screen, save_every=4, **SHORT)
+        run_toy(tmp_path, PlantNaN(10), screen=screen, save_every=4, **SHORT)
     assert last_state(tmp_path).step == 7
     # The terminal has its cursor again.
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")
@@ -184,7 +192,7 @@ def test_skipped_batches_are_told_and_a_run_of_nothing_else_ends(tmp_path):
     screen, skip = io.StringIO(), {"save_every": 4, "nonfinite": "skip"}
     # From the seventh batch on; those after the eighth are an epoch, in two intervals.
     with pytest.raises(FloatingPointError, match="Each of 7 batches was skipped"):
-        tiny_run.run(tmp_path, PlantNaN(6), screen=screen, **skip, **SHORT)
+        run_toy(tmp_path, PlantNaN(6), screen=screen, **skip, **SHORT)
     assert "warning: skipped 2 batches whose loss or gradient" in screen.getvalue()
 
 
@@ -213,24 +221,17 @@ ONE, LEFT, LAST = {"save_every": 1}, {"save_every": 3}, {"max_updates": 4}
 SKIPPED = [({3}, ONE, (7, 6)), ({7}, LEFT, (7, 6)), ({4, 5}, LAST, (6, 4))]
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize(("batches", "options", "end"), SKIPPED)
+@pytest.mark.parametrize(("batches", "given", "end"), SKIPPED)
 def test_a_bad_batch_that_is_all_of_an_interval_is_skipped(
-    tmp_path, batches, options, end
+    tmp_path, batches, given, end
 ):
-    tiny_run.run(
-        tmp_path,
-        Spoil(batches),
-        nonfinite="skip",
-        batch_tokens=120,
-        epochs=1,
-        **options,
-    )
+    options = {"nonfinite": "skip", "batch_tokens": 120, "epochs": 1, **given}
+    run_toy(tmp_path, Spoil(batches), **options)
     state = last_state(tmp_path)
     assert (state.step, state.updates) == end
     # The loss of nothing is no number.
     bad = [row["step"] for row in state.history if math.isnan(row["loss"])]
-    assert bad == [step for step in batches if options != LAST]
+    assert bad == [step for step in batches if given != LAST]
 
 
 def test_a_run_that_skips_all_its_batches_ends_whatever_its_intervals_are(tmp_path):
@@ -250,10 +251,10 @@ def test_a_run_that_skips_all_its_batches_ends_whatever_its_intervals_are(tmp_pa
     # A process that goes on counts what the one before has skipped.
     run = {"nonfinite": "skip", "save_every": 1, "batch_tokens": 120}
     with pytest.raises(KeyboardInterrupt):
-        tiny_run.run(tmp_path, Spoil(range(99)), Interrupt(3), **run)
+        run_toy(tmp_path, Spoil(range(99)), Interrupt(3), **run)
     assert last_state(tmp_path).skipped == 3
     with pytest.raises(FloatingPointError, match="Each of 7 batches was skipped"):
-        tiny_run.run(tmp_path, Spoil(range(99)), **run)
+        run_toy(tmp_path, Spoil(range(99)), **run)
 
 
 class Interrupt(keras.callbacks.Callback):
@@ -272,16 +273,16 @@ class Interrupt(keras.callbacks.Callback):
 def test_a_bad_batch_after_an_interruption_is_skipped(tmp_path):
     run = {"nonfinite": "skip", "epochs": 1, "batch_tokens": 120}
     with pytest.raises(KeyboardInterrupt):
-        tiny_run.run(tmp_path, Interrupt(6), **run)
+        run_toy(tmp_path, Interrupt(6), **run)
     assert last_state(tmp_path).step == 6  # One is left of the interval.
-    tiny_run.run(tmp_path, Spoil({1}), **run)
+    run_toy(tmp_path, Spoil({1}), **run)
     assert (last_state(tmp_path).step, last_state(tmp_path).updates) == (7, 6)
 
 
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_a_signal_is_noted_and_becomes_the_status(number, status):
+def test_a_signal_is_noted_and_becomes_the_status(of_a_terminal, number, status):
     before = signal.getsignal(number)
     with StopSignals() as signals:
         assert signals.received is None
@@ -293,7 +294,7 @@ def test_a_signal_is_noted_and_becomes_the_status(number, status):
     assert signal.getsignal(number) is before
 
 
-def test_a_handler_of_a_program_around_python_stays(monkeypatch):
+def test_a_handler_of_a_program_around_python_stays(of_a_terminal, monkeypatch):
     """Python has no name for it, and could not put it back."""
     get, put = signal.getsignal, []
     monkeypatch.setattr(
@@ -305,15 +306,12 @@ def test_a_handler_of_a_program_around_python_stays(monkeypatch):
     assert all(handler is not None for _, handler in put)
 
 
-def test_a_run_under_nohup_outlives_the_terminal():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopSignals() as signals:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signals.received is None
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+def test_a_run_under_nohup_outlives_the_terminal(of_a_terminal):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.received is None
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 # What validation says.

@@ -197,7 +197,7 @@ def test_sigterm_ends_with_a_state_and_a_line(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_ends_with_a_state(whole, tmp_path):
+def test_a_closed_terminal_ends_with_a_state(whole, tmp_path, of_a_terminal):
     training = Training(tmp_path)
     master, terminal = os.openpty()
     # The first terminal that the leader of a session opens is the one it is told of.

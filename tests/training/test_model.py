@@ -115,19 +115,19 @@ def copy_task(rows=12, length=5):
 INPUTS, TARGETS = copy_task()
 
 
-def losses_of(epochs, **training):
-    """A compiled model and its losses."""
+def losses_of(make_model=None, **training):
+    """A compiled model and its losses in twelve updates."""
     keras.utils.set_random_seed(11)
     training = TrainingConfig(**{"warmup_steps": 10} | training)
-    made = compiled_model(RunConfig(model=MODEL, training=training))
-    fit = {"epochs": epochs, "shuffle": False, "verbose": 0}
+    config = RunConfig(model=MODEL, training=training)
+    made = compiled_model(config, make_model=make_model)
+    fit = {"epochs": 12, "shuffle": False, "verbose": 0}
     return made, made.fit(INPUTS, TARGETS, **fit).history["loss"]
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
-    made, losses = losses_of(epochs=12, optimizer=optimizer)
+    made, losses = losses_of(tiny_run.toy, optimizer=optimizer)
     assert np.isfinite(losses).all()
     assert losses[-1] < 0.95 * losses[0]
     expected = reference.learning_rate(13, MODEL.d_model, 10)
@@ -135,10 +135,10 @@ def test_every_optimizer_lowers_the_loss_by_the_schedule(optimizer):
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("float16")
 @pytest.mark.parametrize("given", ["bfloat16", "float16"])
 def test_mixed_precision_trains_with_float32_weights_and_loss(given):
-    made, losses = losses_of(epochs=12, mixed_precision=given)
+    made, losses = losses_of(mixed_precision=given)
     assert made.compute_dtype == given
     is_scaled = isinstance(made.optimizer, keras.optimizers.LossScaleOptimizer)
     assert is_scaled == (given == "float16")
@@ -148,6 +148,12 @@ def test_mixed_precision_trains_with_float32_weights_and_loss(given):
     assert losses[-1] < 0.95 * losses[0]
     assert {weight.dtype for weight in made.trainable_weights} == {"float32"}
     assert keras.config.dtype_policy().name == "float32"
+
+
+def test_a_model_of_ones_own_has_the_float_type_of_the_options():
+    config = RunConfig(model=MODEL).with_options(mixed_precision="bfloat16")
+    with pytest.raises(ValueError, match="must have the dtype policy mixed_bfloat16"):
+        compiled_model(config, make_model=tiny_run.toy)
 
 
 def test_a_run_says_what_it_computes_on(monkeypatch):
@@ -197,7 +203,7 @@ PARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case(" encoder , decoder_norm")
 @pytest.mark.parametrize("names", PARTS)
 def test_a_name_stands_for_its_weights(names):
     config, beginnings, count = PARTS[names]

@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_transformer import RunConfig, TokenizerPair, Transformer, Translator, files
+from keras_transformer import RunConfig, TokenizerPair, Translator, files
+from keras_transformer.models.loading import load_model
 from keras_transformer.training import (
     average_run,
     devices,
@@ -27,7 +28,7 @@ from tests import tiny_run
 from tests.tiny_run import KillAfter, Killed, assert_equal
 
 model = importlib.import_module("keras_transformer.training.run_model")
-# Everything that has a state: dropout, accumulated gradients, moving averages.
+# Everything that has a state, beside dropout: accumulated gradients, moving averages.
 OPTIONS = {
     "epochs": 2, "save_every": 4, "gradient_accumulation_steps": 2, "ema_decay": 0.9,
     "global_clipnorm": 1.0, "average_checkpoints": 2, "batch_tokens": 120,
@@ -77,14 +78,15 @@ class Folder:
         self.valid = tiny_run.write_pairs(path / "valid.tsv", tiny_run.VALID)
         self.screen = io.StringIO()
 
-    def train(self, *callbacks, **options):
-        """Trains, or goes on; returns the translator."""
+    def train(self, *callbacks, model=tiny_run.toy, **options):
+        """Trains, or goes on; returns the translator. `None` is a `Transformer`."""
         return tiny_run.run(
             self.run,
             *callbacks,
             text=self.text,
             validation=self.valid,
             screen=self.screen,
+            given={"model": model},
             **OPTIONS | options,
         )
 
@@ -166,10 +168,10 @@ KINDS = {
 EVERY_BATCH = pytest.param("every batch", marks=pytest.mark.slow)
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("float16")
 @pytest.mark.parametrize("kind", [*KINDS, EVERY_BATCH])
-def test_every_kind_of_run_ends_the_same(kind, tmp_path):
-    options = KINDS.get(kind, {"save_every": 1})
+def test_every_kind_of_run_of_a_transformer_ends_the_same(kind, tmp_path):
+    options = {"model": None} | KINDS.get(kind, {"save_every": 1})
     expected, folder = Folder(tmp_path / "whole"), Folder(tmp_path / "killed")
     expected.weights = expected.train(Count(), **options).model.get_weights()
     for batches in [5] if kind in KINDS else [2] * 13:
@@ -188,7 +190,9 @@ def test_intervals_of_any_length_give_the_same_weights(whole, tmp_path):
         assert_equal(folder.final().values, whole.final().values)
 
 
-def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(whole, folder):
+def test_sigterm_ctrl_c_and_a_closed_terminal_save_the_batch(
+    whole, folder, of_a_terminal
+):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         folder.train(Signal(signal.SIGTERM))
@@ -274,7 +278,7 @@ def test_batches_stay_the_same_on_another_device(folder, monkeypatch):
     for has_gpu in (False, True):
         monkeypatch.setattr(model, "has_gpu", lambda has_gpu=has_gpu: has_gpu)
         with pytest.raises(Killed):
-            folder.train(batch_tokens=None)
+            folder.train(batch_tokens=None, mixed_precision="none")
         data.append(RunConfig.load(folder.run / "config.json").data)
     assert data[0] == data[1] and data[0].batch_tokens is not None
 
@@ -367,7 +371,7 @@ def emptied(folder, *steps):
 
 
 def checkpoint(folder, step):
-    model = Transformer(RunConfig.load(folder.run / "config.json").model)
+    model = load_model(folder.run / "model.keras")
     model.load_weights(folder.run / "checkpoints" / f"step-{step:09d}.weights.h5")
     return model.get_weights()
 
@@ -385,7 +389,7 @@ def test_a_newest_checkpoint_that_was_lost_is_made_anew(whole, copy):
 
 
 def test_the_end_does_without_checkpoints_that_cannot_be_read(whole, copy):
-    path, newest = emptied(copy, 11), checkpoint(copy, 14)
+    path, newest = emptied(copy, 11), checkpoint(whole, 14)
     assert_equal(copy.train().model.get_weights(), newest)
     lost = f"warning: {path} is missing, empty or damaged"
     assert copy.said(f"{lost}; the final weights may have to do without it")
@@ -413,6 +417,7 @@ def reverse_validation(folder):
 # What is changed before the run goes on, options given then, and what is said.
 OTHERS = {
     "seed": (None, {"seed": 5}, "other options: `seed` is 5 and was 1. .* max_updates"),
+    "model": (None, {"model": None}, "another model: toy"),
     "batches": (None, {"batch_tokens": 99}, "`batch_tokens` is 99 and was 120"),
     "validation": (reverse_validation, {}, "a run with other validation data"),
     "training": (
@@ -460,7 +465,7 @@ def test_going_on_with_other_cores_is_said_in_a_line(folder, monkeypatch):
     assert folder.said(said) and folder.screen.getvalue().count("warning") == 1
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("config.json")
 @pytest.mark.parametrize("step", ["tokenizer", "data.json", "config.json"])
 def test_a_run_killed_while_it_was_set_up_starts_again(whole, folder, step):
     def dying(path, value):

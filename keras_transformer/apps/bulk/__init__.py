@@ -10,7 +10,6 @@ from keras_transformer.apps.bulk.translate_texts import (
     read_texts,
     translate_file,
     translate_lines,
-    windows_of,
 )
 
 __all__ = [
@@ -23,5 +22,4 @@ __all__ = [
     "read_texts",
     "translate_file",
     "translate_lines",
-    "windows_of",
 ]

@@ -56,7 +56,7 @@ def distill(
         best_of: Number of the teacher's translations of which the nearest to the
             reference is taken, by chrF (Popović, 2015); 1 takes the best.
         bad_line_budget: Most bad lines of the pairs to skip.
-        window: Pairs that are translated together, the longest first.
+        window: Pairs that are translated together.
         fingerprint: Identity of the teacher, such as `model_fingerprint(...)`. An
             unfinished output of another one is not resumed.
         facts: More to say in OUTPUT.json, such as the teacher's directory.
@@ -77,13 +77,9 @@ def distill(
         >>> distill(teacher, open_pairs("train.tsv"), "distilled.tsv.gz")
         >>> train("distilled.tsv.gz", "runs/student", RunConfig.preset("student"))
     """
-    check_number("best_of", best_of, int)
+    # `most` is the beam size, or the `n_best` of an export.
+    check_number("best_of", best_of, int, minimum=1, maximum=teacher.most)
     check_number("bad_line_budget", bad_line_budget, int, minimum=0)
-    if not 1 <= best_of <= teacher.most:
-        raise ValueError(
-            f"`best_of` must be from 1 to {teacher.most}, the beam size or an export's "
-            f"`n_best`. Received: {best_of}"
-        )
     pairs = open_pairs(pairs)
     bad_lines = BadLines(bad_line_budget)
     check_another_file(output, pairs.files)

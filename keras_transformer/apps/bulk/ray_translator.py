@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
+from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.translation import Translation
 
 _PART = 128  # texts that a worker gets at a time
@@ -45,19 +46,12 @@ class RayTranslator:
     def __init__(
         self, model: str | Path, workers: int, cpus: int = 1, gpus: float = 0.0
     ) -> None:
-        try:
-            import ray
-            from ray.util import ActorPool
-        except ImportError as error:
-            raise ImportError(
-                f"Several workers need Ray: {how_to_install('ray')}."
-            ) from error
-        from keras_transformer.formats.versions import latest_version
-
+        self.path = latest_version(model).absolute()
+        ray = required("ray", "Several workers need Ray", "ray")
+        pool = required("ray.util", "Several workers need Ray", "ray").ActorPool
         check_number("workers", workers, int, minimum=1)
         check_number("cpus", cpus, int, minimum=1)
         check_number("gpus", gpus, minimum=0)
-        self.path = latest_version(model).absolute()
         if not ray.is_initialized():
             options = {"logging_level": "ERROR"}
             if not os.environ.get("RAY_ADDRESS"):
@@ -75,20 +69,22 @@ class RayTranslator:
                 f"workers={workers}, cpus={cpus}, {available:.0f} CPUs"
             )
         worker = ray.remote(num_cpus=cpus, num_gpus=gpus)(_Worker)
-        self._pool = ActorPool(
-            [worker.remote(str(self.path), cpus) for _ in range(workers)]
-        )
+        self._pool = pool([worker.remote(str(self.path), cpus) for _ in range(workers)])
         self._error = ray.exceptions.RayError
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns one translation for each text, in order."""
         return [found[0].text for found in self.translate(texts)]
 
-    def translate(self, texts: list[str]) -> list[list[Translation]]:
-        """Returns the best `Translation` of each text, in a list of its own."""
+    def translate(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns the `n_best` `Translation`s of each text, best first."""
+
+        def run(worker, part):
+            return worker.run.remote(part, n_best)
+
         parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
         try:
-            found = list(self._pool.map(lambda w, part: w.run.remote(part), parts))
+            found = list(self._pool.map(run, parts))
         except self._error as error:
             # Ray's message is the traceback of the worker, with the error at its end.
             *_, cause = str(error).strip().splitlines()
@@ -105,5 +101,5 @@ class _Worker:
 
         self._translator = ExportedTranslator(model)
 
-    def run(self, texts):
-        return self._translator.translate(texts)
+    def run(self, texts, n_best):
+        return self._translator.translate(texts, n_best)

@@ -96,7 +96,7 @@ def translate_file(
         source: Text file, gzip or not, or a binary stream. A file is first checked for
             invalid UTF-8.
         output: Text file to write or replace; gzip if it ends in ".gz".
-        window: Lines that `translate` gets at a time, the longest first.
+        window: Lines that `translate` gets at a time.
         fingerprint: Identity of model and options, such as `model_fingerprint(...)`. An
             unfinished output with another one is not resumed.
         show_progress: Show a progress bar, if standard error is a terminal.
@@ -156,7 +156,7 @@ def translate_texts(
 
     `total` is their number, for the bar. A translation of `None` writes no line.
     """
-    windows = windows_of(texts, window)
+    windows = _windows_of(texts, window)
     console = Console(stderr=True)
     progress = Progress(
         *Progress.get_default_columns(),
@@ -206,11 +206,11 @@ def translate_lines(
         ValueError: If `window` is less than 1, or `translate` returns another number of
             translations.
     """
-    for lines in windows_of(texts, window):
+    for lines in _windows_of(texts, window):
         yield from _translated(translate, lines)
 
 
-def windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
+def _windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
     """Returns an iterator over lists of `window` texts; the last may be shorter.
 
     Raises:
@@ -272,17 +272,14 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
 
 
 def _translated(translate, texts):
-    """Returns the translations of texts, translating the longest first."""
-    # Batches of similar length have little padding, and lack of memory shows at once.
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
-    translations = translate([texts[i] for i in order])
+    """Returns what a function finds for each text."""
+    translations = translate(texts)
     if len(translations) != len(texts):
         raise ValueError(
             "`translate` must return one translation for each text. Received: "
             f"{len(translations)} for {len(texts)} texts"
         )
-    places = dict(zip(order, translations, strict=True))
-    return [places[i] for i in range(len(texts))]
+    return translations
 
 
 def _text_of(found):

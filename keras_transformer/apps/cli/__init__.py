@@ -28,6 +28,7 @@ from keras_transformer.files import strict_json
 from keras_transformer.terminal import (
     print_message,
     print_result,
+    print_warning,
     replace_closed_streams,
 )
 
@@ -142,7 +143,7 @@ def _parsed(words):
 
 
 def _show_warning(message, *place):
-    print_message(f"keras-transformer: warning: {' '.join(str(message).split())}")
+    print_warning(" ".join(str(message).split()))
 
 
 def _in_a_line(error, words):

@@ -20,6 +20,7 @@ from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
     print_result,
+    print_warning,
 )
 
 # What CTranslate2 takes of the search; it is told the rest in each call.
@@ -76,9 +77,9 @@ def export(options):
     with hidden:
         path = translator.export(options.output, format=options.format, **values)
     if run and weights_digest(run) != weights:
-        print_message(
-            f"keras-transformer: warning: {run} has other weights by now: what {path} "
-            "says of its training and scores may be theirs"
+        print_warning(
+            f"{run} has other weights by now: what {path} says of its training and "
+            "scores may be theirs"
         )
     print_result(path)
     return {"path": path, "format": options.format}
@@ -144,15 +145,7 @@ def _attention(options):
 def _written(options, draw):
     """Draws a picture and writes it, whole or not at all; returns its path."""
     check_file_to_write(options.output)
-    load_module("apps.plots")
-    from matplotlib.backend_bases import FigureCanvasBase
-
     ending = options.output.suffix.lstrip(".").lower()
-    if ending not in FigureCanvasBase.get_supported_filetypes():
-        raise ValueError(
-            "`--output` must end with the name of a kind of picture, such as .png, "
-            f".svg or .pdf. Received: --output {options.output}"
-        )
     figure = draw(options)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     with replacing(options.output) as temporary:

@@ -26,7 +26,6 @@ class Parser(argparse.ArgumentParser):
     """Takes flags by their whole names alone: `--batch` is not `--batch-tokens`."""
 
     def __init__(self, description, examples=(), **details):
-        self._words = ()
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
@@ -55,15 +54,7 @@ class Parser(argparse.ArgumentParser):
             group.add_argument("--json", help=what, **switch)
         return group
 
-    def parse_known_args(self, args=None, namespace=None):
-        self._words = args or ()
-        return super().parse_known_args(args, namespace)
-
     def error(self, message):
-        names = {word.partition("=")[0] for word in self._words if word[:2] == "--"}
-        unknown = sorted(names - {"--", *self.flags()})
-        if "are required" in message and unknown:
-            message += f"; unrecognized: {' '.join(unknown)}"
         # A name that a `*` matched may hold anything.
         super().error(printable(message))
 
@@ -204,28 +195,39 @@ def given(options):
     return {n.removeprefix(_OPTION): v for n, v in named if n.startswith(_OPTION)}
 
 
-def directory(word: str) -> Path:
-    """Reads a path that Keras and TensorFlow can open too, or says why they cannot."""
-    stored = os.fsencode(word)
-    shown = stored.decode("utf-8", "backslashreplace")
-    if shown == word:
-        return Path(word)
-    problem = "not valid UTF-8"
-    if shown.encode("utf-8") == stored:
-        problem = "this locale lacks such characters: set PYTHONUTF8=1"
-    raise argparse.ArgumentTypeError(f"{shown}: {problem}")
-
-
 def sentence(word: str) -> str:
     """Reads text as UTF-8 in every locale, even where Python could not."""
+    stored = os.fsencode(word)
     try:
-        return os.fsencode(word).decode("utf-8")
+        return stored.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise argparse.ArgumentTypeError("not valid UTF-8") from error
+        shown = stored.decode("utf-8", "backslashreplace")
+        raise argparse.ArgumentTypeError(f"{shown}: not valid UTF-8") from error
+
+
+def directory(word: str) -> Path:
+    """Reads a path that Keras and TensorFlow can open too, or says why they cannot."""
+    text = sentence(word)
+    if text != word:
+        raise argparse.ArgumentTypeError(
+            f"{text}: this locale lacks such characters: set PYTHONUTF8=1"
+        )
+    return Path(word)
+
+
+def _at_least(minimum):
+    return _reader(int, {"choices": None, "bounds": {"minimum": minimum}})
 
 
 # The types of verbs.toml.
-_TYPES = {"int": int, "sentence": sentence, "path": Path, "directory": directory}
+_TYPES = {
+    "int": int,
+    "count": _at_least(0),
+    "positive": _at_least(1),
+    "sentence": sentence,
+    "path": Path,
+    "directory": directory,
+}
 
 
 def load_pairs(files, columns=None):
@@ -235,15 +237,9 @@ def load_pairs(files, columns=None):
             "Pairs come in two aligned files or in one file of tab-separated lines. "
             f"Received: {len(files)} files"
         )
-    keys = {}
-    if columns is not None:
-        if len(files) > 1:
-            raise ValueError(
-                "`--columns` goes with one file that has both. Received: "
-                f"{' '.join(files)}"
-            )
-        keys = dict(zip(("source_key", "target_key"), columns, strict=True))
-    return load_module("text").open_pairs(*files, **keys)
+    source, target = columns or (None, None)
+    text = load_module("text")
+    return text.open_pairs(*files, source_key=source, target_key=target)
 
 
 def load_module(name: str) -> types.ModuleType:

@@ -11,7 +11,7 @@ from keras_transformer.files import (
     creating_directory,
 )
 from keras_transformer.search.run_directory import check_new_directory
-from keras_transformer.terminal import print_result, say, warnings_only
+from keras_transformer.terminal import print_result, say
 
 
 def quickstart(options):
@@ -19,7 +19,7 @@ def quickstart(options):
     run = options.run
     prepare_xla(run)
     module = load_module("apps.quickstart")
-    load_module("training").split_by_default(module.CONFIG.training)
+    _training().split_by_default(module.CONFIG.training)
     scores = module.quickstart(
         run, options.saved_models, _console_of(options), command=options.command
     )
@@ -32,11 +32,17 @@ def quickstart(options):
     return {"run": run, "saved_model": saved_model, "scores": values}
 
 
+def _training():
+    """Returns the door of a run; what it will load is loaded here."""
+    load_module("training.train")
+    return load_module("training")
+
+
 def _console_of(options):
-    """Returns the Rich console of a verb; with `--quiet` it prints warnings alone."""
+    """Returns the Rich console of a verb."""
     from rich.console import Console
 
-    return warnings_only() if options.quiet else Console()
+    return Console(quiet=options.quiet)
 
 
 def train(options):
@@ -60,7 +66,7 @@ def train(options):
         mix = zip(corpora, weights, strict=True)
         pairs = load_module("text").mixed_pairs(mix)
     validation = options.valid and load_pairs(options.valid, options.columns)
-    training = load_module("training")
+    training = _training()
     console = _console_of(options)
     config = _run_config(options, pairs, console)
     run = options.run
@@ -86,7 +92,7 @@ def _run_config(options, pairs, console):
     if options.preset:
         config = RunConfig.preset(options.preset)
     else:
-        training = load_module("training")
+        training = _training()
         config = training.default_config(options.run, options.init, pairs, console)
     return config.with_options(**chosen | given(options))
 
@@ -94,7 +100,7 @@ def _run_config(options, pairs, console):
 def average(options):
     """Makes a run of the mean of checkpoints."""
     check_new_directory(options.output)
-    paths = load_module("training").average_run(
+    paths = _training().average_run(
         options.model, options.output, options.last, options.checkpoints
     )
     names = ", ".join(path.name for path in paths)

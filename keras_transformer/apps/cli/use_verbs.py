@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from keras_transformer.apps.cli.flags import (
     load_module,
     load_pairs,
 )
-from keras_transformer.config import DataConfig
 from keras_transformer.files import (
     check_another_file,
     check_file_to_write,
@@ -23,6 +23,7 @@ from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,
     print_result,
+    print_warning,
 )
 
 _LINES_OF_A_PIPE = 32  # Translated together, where a program may write them slowly.
@@ -37,10 +38,10 @@ def evaluate(options):
     translator, weights = _with_digest(options)
     evaluation = load_module("training.evaluation")
     text = load_pairs(options.test, options.columns)
-    bad_lines = load_module("text").BadLines(_bad_line_budget(options))
+    bad_lines = load_module("text").BadLines(options.bad_line_budget)
     pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
     if bad_lines.count:
-        print_message(f"keras-transformer: warning: left out {bad_lines}")
+        print_warning(f"left out {bad_lines}")
     scores = evaluation.evaluate(
         translator, pairs, options.output, show_progress=not options.quiet
     )
@@ -59,20 +60,13 @@ def evaluate(options):
                 weights=weights,
             )
         except OSError as error:
-            print_message(
-                f"keras-transformer: warning: the scores were not recorded: {error}"
-            )
+            print_warning(f"the scores were not recorded: {error}")
         if weights_digest(options.model) != weights:
-            print_message(
-                f"keras-transformer: warning: {options.model} has other weights by "
-                "now: the scores are those of the weights before"
+            print_warning(
+                f"{options.model} has other weights by now: the scores are those of "
+                "the weights before"
             )
     return values | {"output": options.output, "bad_lines": bad_lines.count}
-
-
-def _bad_line_budget(options):
-    """Returns the number of `--bad-line-budget`, which must not be negative."""
-    return DataConfig(bad_line_budget=options.bad_line_budget).bad_line_budget
 
 
 def _with_digest(options):
@@ -101,51 +95,59 @@ def translate(options):
             "Standard input must be open, or give sentences or `--input`. Received: it "
             "is closed"
         )
-    workers = _ray_workers(options)
     bulk = load_module("apps.bulk")
-    if workers:
-        translator = bulk.RayTranslator(options.model, workers)
-    else:
+    if options.ray_workers is None:
         translator = load_translator(options)
+    else:
+        _check_for_ray(options)
+        translator = bulk.RayTranslator(options.model, options.ray_workers)
     texts = options.texts
-    translate = _with_columns(translator, options)
     name = "sentence " if texts else f"{options.input or 'standard input'}:"
-    if options.output is None:
-        texts = texts or bulk.read_texts(source)
-        if options.json:
-            translations = list(_found(translator, texts, options.n_best))
-            for number, found in enumerate(translations, start=1):
-                if found["truncated"]:
-                    _warn_of_cut(f"{name}{number}")
-            return {"translations": translations}
-        window = bulk.WINDOW
-        if not options.texts and options.input is None and not sys.stdin.seekable():
-            # A person waits for each line.
-            window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
-        one_line = load_module("text.lines").one_line
-        translations = bulk.translate_lines(translate, texts, window=window)
-        for number, translation in enumerate(translations, start=1):
-            print_result(one_line(translation.text))
-            if translation.truncated:
-                _warn_of_cut(f"{name}{number}")
-        return None
-    if texts:
-        translations = translate(texts)
-        lines = [translation.text for translation in translations]
-        load_module("training.evaluation").write_lines(options.output, lines)
-        cut = [i for i, found in enumerate(translations, start=1) if found.truncated]
-        for number in cut:
+    if options.output is not None and not texts:
+        return _translate_file(translator, source, options, name)
+    window = bulk.WINDOW
+    if not texts and options.input is None and not sys.stdin.seekable():
+        # A person waits for each line.
+        window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
+    texts, sources = itertools.tee(texts or bulk.read_texts(source))
+    one_line = load_module("text.lines").one_line
+    most = options.n_best or 1
+    translations = bulk.translate_lines(
+        lambda some: translator.translate(some, most), texts, window=window
+    )
+    results = []
+    cut = 0
+    for number, (found, text) in enumerate(
+        zip(translations, sources, strict=True), start=1
+    ):
+        if options.output is not None:
+            results.append(_line(found, options))
+        elif options.json:
+            results.append(_object(found, text, options.n_best))
+        else:
+            print_result(one_line(_line(found, options)))
+        if found[0].truncated:
+            cut += 1
             _warn_of_cut(f"{name}{number}")
-        return {
-            "output": options.output,
-            "sentences": len(lines),
-            "truncated": len(cut),
-        }
+    if options.output is None:
+        return {"translations": results}
+    load_module("training.evaluation").write_lines(options.output, results)
+    return {"output": options.output, "sentences": len(results), "truncated": cut}
+
+
+def _translate_file(translator, source, options, name):
+    """Translates a file into a file; `name` stands before the number of a line."""
+    bulk = load_module("apps.bulk")
+
+    def translate(texts):
+        rows = translator.translate(texts, options.n_best or 1)
+        return [found[0]._replace(text=_line(found, options)) for found in rows]
+
     summary = bulk.translate_file(
         translate,
         source,
         options.output,
-        window=bulk.WINDOW * (workers or 1),
+        window=bulk.WINDOW * (options.ray_workers or 1),
         fingerprint=_fingerprint(translator, options),
         show_progress=not options.quiet,
     )
@@ -157,11 +159,27 @@ def translate(options):
     return dataclasses.asdict(summary) | {"output": options.output}
 
 
+def _line(found, options):
+    """Returns the line of a text's translations, with the columns that are wanted."""
+    if options.n_best is None and not options.scores:
+        return found[0].text
+    columns = []
+    for translation in found:
+        if options.scores:
+            columns.append(f"{translation.score:.4f}")
+        columns.append(" ".join(translation.text.split("\t")))
+    return "\t".join(columns)
+
+
+def _object(found, source, n_best):
+    """Returns what `--json` says of a text."""
+    alternatives = [{"text": one.text, "score": one.score} for one in found]
+    best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
+    return best if n_best is None else best | {"n_best": alternatives}
+
+
 def _warn_of_cut(place, others=""):
-    print_message(
-        f"keras-transformer: warning: {place} is too long and was cut{others}: see "
-        "--max-source-length"
-    )
+    print_warning(f"{place} is too long and was cut{others}: see --max-source-length")
 
 
 def distill(options):
@@ -176,7 +194,7 @@ def distill(options):
         load_pairs(options.train, options.columns),
         options.output,
         best_of=options.best_of,
-        bad_line_budget=_bad_line_budget(options),
+        bad_line_budget=options.bad_line_budget,
         fingerprint=" ".join(parts),
         facts={"command": options.command, "search": teacher.config.to_dict()},
         show_progress=not options.quiet,
@@ -186,52 +204,11 @@ def distill(options):
     return dataclasses.asdict(summary) | {"output": options.output}
 
 
-def _ray_workers(options):
-    """Returns the number of `--ray-workers`, or `None`, after checking the rest."""
-    number = options.ray_workers
-    if number is None:
-        return None
-    if number < 1:
-        raise ValueError(f"`--ray-workers` must be at least 1. Received: {number}")
+def _check_for_ray(options):
+    """Raises `ValueError` unless the options of `translate` fit `--ray-workers`."""
     if options.input is None or options.output is None:
         raise ValueError("`--ray-workers` needs `--input` and `--output`.")
-    if options.n_best is not None or options.scores:
-        raise ValueError("Leave out `--n-best` and `--scores`, or `--ray-workers`.")
-    if is_run(options.model):
-        raise ValueError(
-            "`--ray-workers` needs a SavedModel: `export` writes one. Received: "
-            f"{options.model}, a training run"
-        )
     _check_no_search(options)
-    return number
-
-
-def _found(translator, texts, n_best):
-    """Yields what was found for each text, for `--json`."""
-    bulk = load_module("apps.bulk")
-    for window in bulk.windows_of(texts, bulk.WINDOW):
-        found = translator.translate(window, n_best or 1)
-        for source, several in zip(window, found, strict=True):
-            alternatives = [{"text": one.text, "score": one.score} for one in several]
-            more = {} if n_best is None else {"n_best": alternatives}
-            is_cut = {"truncated": several[0].truncated}
-            yield {"source": source, **alternatives[0], **is_cut, **more}
-
-
-def _with_columns(translator, options):
-    """Returns a function of texts that gives the line of each as a `Translation`."""
-    if options.n_best is None and not options.scores:
-        return load_module("apps.bulk").best_translations(translator)
-    count = 1 if options.n_best is None else options.n_best
-
-    def line(translations):
-        columns = []
-        for translation in translations:
-            columns += [f"{translation.score:.4f}"] if options.scores else []
-            columns.append(" ".join(translation.text.split("\t")))
-        return translations[0]._replace(text="\t".join(columns))
-
-    return lambda texts: [line(found) for found in translator.translate(texts, count)]
 
 
 def _fingerprint(translator, options):

@@ -11,13 +11,10 @@ from keras import ops
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from keras_transformer.apps.plots.curves import axes_for
-from keras_transformer.apps.plots.piece_labels import labels_of
+from keras_transformer.apps.plots.curves import panels
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.layers.attention import recorded_attention
-from keras_transformer.nn.layers.linear_attention import LinearAttention
-from keras_transformer.nn.layers.ssru import SSRU
 from keras_transformer.search.generator import Generator
 from keras_transformer.types import TensorLike
 
@@ -25,13 +22,11 @@ if TYPE_CHECKING:  # It loads TensorFlow.
     from keras_transformer.search.translator import Translator
 
 # Inches: a token's square, the space of labels and colour bar, the largest figure.
-_SQUARE = 0.28
-_MARGIN = 1.6
+_SQUARE = 0.25
+_MARGIN = 1.3
 _LARGEST = 24.0
-# The same of one of several panels.
-_SMALL_SQUARE = 0.2
-_SMALL_MARGIN = 1.0
 _SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
+_NAMES = {"<s>": "(start)", "</s>": "(end)"}
 
 
 def attention(
@@ -63,21 +58,17 @@ def attention(
         >>> figure = plots.attention(np.eye(2), ["Guten", "Tag"], ["Good", "day"])
         >>> figure.savefig("attention.png")
     """
-    weights = _array("weights", weights, (2, 3))
-    if head is not None:
-        check_number("head", head, int)
-        count = len(weights) if weights.ndim == 3 else 0
-        if not -count <= head < count:
-            raise ValueError(
-                f"`head` must be one of the {count} heads of `weights`, counted from "
-                f"0. Received: head={head}, weights of shape {weights.shape}"
-            )
-        weights = weights[head]
-    elif weights.ndim == 3:
-        weights = weights.mean(axis=0)
-    size = _size(weights.shape, _SQUARE, _MARGIN)
-    figure, (ax,) = axes_for(None if ax is None else [ax], 1, size)
+    heads = _heads(weights)
+    if head is None:
+        weights = heads.mean(axis=0)
+    else:
+        last = len(heads) - 1
+        check_number("head", head, int, minimum=-len(heads), maximum=last)
+        weights = heads[head]
+    if ax is None:
+        _, (ax,) = panels(1, _size(*weights.shape))
     image = _grid(ax, weights, queries, keys, title)
+    figure = ax.get_figure(root=True)
     figure.colorbar(image, ax=ax, shrink=0.7, pad=0.02)
     return figure
 
@@ -88,7 +79,6 @@ def attention_heads(
     keys: Sequence[str] | None = None,
     *,
     title: str | None = None,
-    axes: Sequence[Axes] | np.ndarray | None = None,
 ) -> Figure:
     """Draws the attention of every head side by side, on one colour scale.
 
@@ -97,7 +87,6 @@ def attention_heads(
         queries: T tokens, down the left side, or `None` for positions.
         keys: S tokens, along the top, or `None` for positions.
         title: Text above the picture.
-        axes: At least H axes to draw on, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -108,37 +97,34 @@ def attention_heads(
     Example:
         >>> figure = plots.attention_heads(np.full((4, 2, 3), 1 / 3))
     """
-    weights = _array("weights", weights, (3,))
-    size = _size(weights.shape[1:], _SMALL_SQUARE, _SMALL_MARGIN)
-    is_own = axes is None
+    heads = _heads(weights)
+    size = _size(*heads.shape[1:])
     # The whole picture about as high as wide.
-    columns = max(1, round(math.sqrt(len(weights) * size[1] / size[0])))
-    figure, axes = axes_for(axes, len(weights), size, columns)
-    largest = weights.max()
-    for head, (ax, one) in enumerate(zip(axes, weights, strict=True)):
+    columns = max(1, round(math.sqrt(len(heads) * size[1] / size[0])))
+    figure, axes = panels(len(heads), size, columns)
+    largest = heads.max()
+    for head, (ax, one) in enumerate(zip(axes, heads, strict=True)):
         image = _grid(ax, one, queries, keys, f"head {head}", largest)
     figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
-    if title is not None and is_own:
+    if title is not None:
         figure.suptitle(title, parse_math=False)
     return figure
 
 
-def _array(name, values, ranks):
-    """Values as a NumPy array of float64, of one of some ranks."""
-    array = np.asarray(ops.convert_to_numpy(values))
-    if array.ndim not in ranks or not array.size:
-        allowed = " or ".join(map(str, ranks))
+def _heads(weights):
+    """Weights as a NumPy array (H, T, S) of float64; H is 1 of weights (T, S)."""
+    array = np.asarray(ops.convert_to_numpy(weights))
+    if array.ndim not in (2, 3) or not array.size:
         raise ValueError(
-            f"`{name}` must have {allowed} axes and not be empty. Received: shape "
+            "`weights` must have 2 or 3 axes and not be empty. Received: shape "
             f"{array.shape}"
         )
-    return array.astype("float64")
+    return array.reshape(-1, *array.shape[-2:]).astype("float64")
 
 
-def _size(shape, square, margin):
+def _size(rows, columns):
     """Width and height of a picture of T rows and S columns (inches)."""
-    rows, columns = shape
-    sides = (columns * square + margin, rows * square + margin)
+    sides = (columns * _SQUARE + _MARGIN, rows * _SQUARE + _MARGIN)
     return tuple(min(_LARGEST, max(3.0, side)) for side in sides)
 
 
@@ -160,16 +146,19 @@ def _grid(ax, weights, queries, keys, title, largest=None):
                 f"`{name}` must be as many as in `weights`. "
                 f"Received: {len(tokens)} tokens, {count} in the array"
             )
-        labels = [
-            label.translate(_SIGNS) for label in labels_of(list(map(str, tokens)))
-        ]
+        labels = [_label(str(token)) for token in tokens]
         is_upright = name == "queries" or max(map(len, labels)) < 3
         # A dollar sign is a token, not the start of a formula.
         rotation = 0 if is_upright else 90
         set_ticks(range(count), labels, rotation=rotation, parse_math=False)
-    if title is not None:
-        ax.set_title(title, fontsize="medium", parse_math=False)
+    ax.set_title(title or "", fontsize="medium", parse_math=False)
     return image
+
+
+def _label(token):
+    """Returns a token without SentencePiece's mark of a word's start, made visible."""
+    text = token.replace("▁", " ").strip(" ") or " "
+    return _NAMES.get(token, text.translate(_SIGNS))
 
 
 class SentenceAttention(NamedTuple):
@@ -183,8 +172,8 @@ class SentenceAttention(NamedTuple):
     target_tokens: list[str]  # T pieces, the end token included where it was reached
     decoder_tokens: list[str]  # T pieces, the target shifted right by the start token
     encoder: Any  # (L, H, S, S) float array; `None` of attention without weights
-    decoder: Any  # (L, H, T, T), self-attention; `None` of a decoder without weights
-    cross: Any  # (L, H, T, S)
+    decoder: Any  # (L, H, T, T), self-attention; or `None`
+    cross: Any  # (L, H, T, S); or `None`
 
     def of(self, kind: str, layer: int = -1) -> tuple[np.ndarray, list[str], list[str]]:
         """Returns the weights of a layer with their tokens, as `plots` takes them.
@@ -197,7 +186,7 @@ class SentenceAttention(NamedTuple):
             Weights (H, T, S), tokens of the queries (T) and tokens of the keys (S).
 
         Raises:
-            ValueError: If there is no such kind or layer, or its attention has no
+            ValueError: If there is no such kind or layer, or its attention records no
                 weights, as linear attention and an SSRU have none.
 
         Example:
@@ -213,16 +202,12 @@ class SentenceAttention(NamedTuple):
         weights = getattr(self, kind)
         if weights is None:
             raise ValueError(
-                f"The {kind}'s self-attention has no weights to show: it makes no "
-                "T x S matrix, or is an SSRU; `kind` must be another. Received: "
-                f"kind={kind!r}"
+                f"The attention of kind={kind!r} records no weights to show: it makes "
+                "no T x S matrix, is an SSRU, or is a layer of your own that does not "
+                "call `record_attention`."
             )
-        check_number("layer", layer, int)
-        if not -len(weights) <= layer < len(weights):
-            raise ValueError(
-                f"`layer` must be from {-len(weights)} to {len(weights) - 1}. "
-                f"Received: layer={layer}"
-            )
+        last = len(weights) - 1
+        check_number("layer", layer, int, minimum=-len(weights), maximum=last)
         return (weights[layer], *tokens[kind])
 
 
@@ -240,8 +225,7 @@ def sentence_attention(
         A `SentenceAttention`.
 
     Raises:
-        ValueError: If the model is not a `Transformer`, its attention is not recorded,
-            or `text` is empty.
+        ValueError: If the model is not a `Transformer`, or `text` is empty.
 
     Example:
         >>> seen = plots.sentence_attention(Translator.load("runs/en-de"), "A man.")
@@ -272,33 +256,21 @@ def sentence_attention(
     inputs = tuple(np.array([ids], "int32") for ids in (source, target_in))
     with recorded_attention() as record:
         model(inputs, training=False)
-    encoder = model.encoder_layers
     decoder = model.decoder_layers
     return SentenceAttention(
         source_tokens=tokenizers.source.pieces(source),
         target_tokens=tokenizers.target.pieces(target_out),
         decoder_tokens=tokenizers.target.pieces(target_in),
-        encoder=_to_itself(record, encoder),
-        decoder=_to_itself(record, decoder),
-        cross=_stacked(record, [layer.cross_attention for layer in decoder]),
+        encoder=_stacked(record, [one.self_attention for one in model.encoder_layers]),
+        decoder=_stacked(record, [one.self_attention for one in decoder]),
+        cross=_stacked(record, [one.cross_attention for one in decoder]),
     )
 
 
-def _to_itself(record, layers):
-    """The weights of self-attention, or `None` where no layer has any."""
-    attentions = [layer.self_attention for layer in layers]
-    if all(isinstance(one, (LinearAttention, SSRU)) for one in attentions):
-        return None
-    return _stacked(record, attentions)
-
-
 def _stacked(record, attentions):
-    """Weights (L, H, T, S) of the one sentence in the batch."""
+    """Weights (L, H, T, S) of the one sentence; `None` if a layer records none."""
     if any(attention not in record for attention in attentions):
-        raise ValueError(
-            "The model's attention is not recorded: a layer of your own must call "
-            "`record_attention`, as `MultiHeadAttention` does."
-        )
+        return None
     return np.stack(
         [ops.convert_to_numpy(record[attention][0])[0] for attention in attentions]
     ).astype("float32")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
 
 # A directory or file of a run, what `fit` returned, or numbers by name.
 Log: TypeAlias = "str | Path | keras.callbacks.History | Mapping[str, Sequence[float]]"
+_PANEL = (4.8, 3.5)  # inches
 # The titles of panels, in their order; others have their names.
 _TITLES = {
     "loss": "loss (nats a token)",
@@ -29,12 +28,7 @@ _TITLES = {
 }
 
 
-def training_curves(
-    log: Log,
-    metrics: Sequence[str] | None = None,
-    *,
-    axes: Sequence[Axes] | np.ndarray | None = None,
-) -> Figure:
+def training_curves(log: Log, metrics: Sequence[str] | None = None) -> Figure:
     """Draws quantities of a training run over the epochs, with those of validation.
 
     A dotted line marks the best epoch by validation: by the run's `monitor`, else by
@@ -45,15 +39,13 @@ def training_curves(
             names such as "loss" and "val_loss" to one number per epoch.
         metrics: Names of the quantities, without "val_"; by default all of the log but
             the counts of steps and updates.
-        axes: Axes to draw on, at least one for each, or `None` for a new figure.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
         FileNotFoundError: If there is no log.
-        ValueError: If the log has no such quantity or is not a log, or there are too
-            few axes.
+        ValueError: If the log has no such quantity or is not a log.
 
     Example:
         >>> figure = plots.training_curves("runs/en-de", ["perplexity"])
@@ -66,21 +58,17 @@ def training_curves(
         title = f"training of {log.absolute().parent.name}"
         if (config := log.with_name("config.json")).exists():
             monitor = RunConfig.load(config).training.monitor
-    is_own = axes is None
     log = _read(log)
     known = dict.fromkeys(name.removeprefix("val_") for name in log if name != "epoch")
     if metrics is None:
         others = known.keys() - _TITLES.keys() - {"step", "updates"}
         metrics = [*filter(known.__contains__, _TITLES), *sorted(others)]
-    if not metrics:
-        raise ValueError("The log has no quantity to draw, such as `loss`.")
-    for metric in metrics:
-        if metric not in known:
-            raise ValueError(
-                f"The log has no {metric!r}. It has: {', '.join(known) or 'nothing'}"
-            )
-    size = (6.4, 4.0) if len(metrics) == 1 else (4.4, 3.2)
-    figure, axes = axes_for(axes, len(metrics), size, columns=3)
+    if not metrics or not known.keys() >= set(metrics):
+        raise ValueError(
+            f"`metrics` must be some of those of the log: {', '.join(known)}. "
+            f"Received: metrics={metrics}"
+        )
+    figure, axes = panels(len(metrics), _PANEL, columns=3)
     best = None
     scores = np.array(log.get(f"val_{monitor}", []))
     if np.isfinite(scores).any():
@@ -101,31 +89,24 @@ def training_curves(
         ax.set_xlabel("epoch")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(fontsize="small")
-    if is_own:
-        figure.suptitle(title, parse_math=False)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
-def axes_for(axes, count: int, size: Sequence[float], columns: int = 1):
-    """Returns a figure and `count` of the given axes, or of new ones of a `size`."""
-    if axes is None:
-        columns = min(columns, count)
-        rows = -(-count // columns)
-        inches = size[0] * columns, size[1] * rows  # `size` is that of a panel.
-        figure = Figure(figsize=inches, layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-    axes = list(np.ravel(axes))
-    if len(axes) < count:
-        raise ValueError(
-            f"`axes` must hold at least {count}. Received: {len(axes)} axes"
-        )
+def panels(count: int, size: Sequence[float], columns: int = 1):
+    """Returns a new figure and `count` axes, each of a size (inches)."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    inches = (size[0] * columns, size[1] * rows)
+    figure = Figure(figsize=inches, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[count:]:
         unused.set_visible(False)
-    return axes[0].get_figure(root=True), axes[:count]
+    return figure, axes[:count]
 
 
 def _read(log):
-    """A log as lists by name, "epoch" (counted from 1) among them."""
+    """A log as columns by name, "epoch" (counted from 1) among them."""
     if isinstance(log, Path):
         return _read_file(log)
     log = getattr(log, "history", log)
@@ -135,19 +116,10 @@ def _read(log):
 
 
 def _read_file(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        names = rows.fieldnames or []
-        if "epoch" not in names:
-            raise ValueError(
-                f"{path}: not the log of a training run: its first line must name "
-                "columns, `epoch` among them."
-            )
-        columns = {name: [] for name in names}
-        try:
-            for row in rows:
-                for name in names:
-                    columns[name].append(float(row[name] or "nan"))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}:{rows.line_num}: {error}") from error
-    return columns
+    table = np.genfromtxt(path, delimiter=",", names=True, encoding="utf-8")
+    if "epoch" not in (table.dtype.names or ()):
+        raise ValueError(
+            f"{path}: not the log of a training run: its first line must name "
+            "columns, `epoch` among them."
+        )
+    return {name: np.atleast_1d(table[name]) for name in table.dtype.names}

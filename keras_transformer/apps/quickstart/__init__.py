@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import textwrap
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +20,7 @@ from keras_transformer.training import train
 from keras_transformer.training.evaluation import Scores, evaluate
 
 NAME = "quickstart-en-de"  # of the run and the SavedModel
-SIZES = {"train": 90_000, "valid": 500, "test": 500}
+SIZES = {"train": 75_000, "valid": 500, "test": 500}
 # Tuned on the validation sentences. Pre-norm is stable at the high learning rate of a
 # short run, and a grammar needs no dropout.
 CONFIG = RunConfig.preset(
@@ -32,7 +31,7 @@ CONFIG = RunConfig.preset(
     vocabulary_size=2000,
     batch_tokens=1500,
     epochs=2,
-    warmup_steps=300,
+    warmup_steps=250,
     learning_rate=0.01,
     label_smoothing=0.05,
     average_checkpoints=1,
@@ -86,13 +85,8 @@ def quickstart(
     translations = ExportedTranslator(saved_model)(sources)
     for (source, reference), text in zip(test, translations, strict=False):
         verdict = "right" if text == reference else f"not {reference}"
-        for depth, words in ((2, source), (4, text), (4, verdict)):
-            first = " " * depth
-            others = " " * (depth + 2)
-            for line in textwrap.wrap(
-                words, console.width, initial_indent=first, subsequent_indent=others
-            ):
-                say(console, line)
+        for line in (f"  {source}", f"    {text}", f"    {verdict}"):
+            say(console, line)
     for line in f"{name}:\n{scores}".splitlines():
         say(console, line)
     served = shlex.quote(str(path))

@@ -17,14 +17,12 @@ from keras_transformer.apps.serving.served_model import ServedModel
 PAGE = Path(__file__).with_name("page")
 # The page of `export --format web`, of which some files are this page's too.
 SHARED = Path(__file__).parents[2] / "formats" / "web_page"
+_OWN = ("served.css", "served.js", "attention.js", "words.js")
+_SHARED = ("style.css", "page.js")
 FILES = {
     "/": PAGE / "index.html",
-    "/served.css": PAGE / "served.css",
-    "/served.js": PAGE / "served.js",
-    "/attention.js": PAGE / "attention.js",
-    "/words.js": PAGE / "words.js",
-    "/style.css": SHARED / "style.css",
-    "/page.js": SHARED / "page.js",
+    **{f"/{name}": PAGE / name for name in _OWN},
+    **{f"/{name}": SHARED / name for name in _SHARED},
 }
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = {

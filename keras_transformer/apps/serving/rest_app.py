@@ -33,7 +33,6 @@ from keras_transformer.apps.serving.tensors import (
 
 # Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
 SECONDS = 30.0
-_LARGEST_VERSION = 2**63 - 1
 
 
 def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlette:
@@ -115,13 +114,8 @@ def _model_of(request):
     is_odd = ":" in path["name"] or request.scope["path"].endswith("\n")
     if is_odd or not (version.isascii() and version.isdecimal()):
         raise HTTPException(400)
-    # Python refuses to read thousands of digits.
-    digits = version.lstrip("0") or "0"
-    if len(digits) > 19 or int(digits) > _LARGEST_VERSION:
-        raise RequestError(
-            f"A version must be at most {_LARGEST_VERSION}. Received: {version:.40}"
-        )
-    if (path["name"], int(digits)) != (model.name, model.version):
+    asked = (path["name"], version.lstrip("0"))
+    if asked != (model.name, str(model.version).lstrip("0")):
         raise RequestError(
             f"This server only has version {model.version} of {model.name}. Received: "
             f"{request.url.path:.200}",

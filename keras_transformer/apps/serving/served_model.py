@@ -12,9 +12,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.files import read_json
-from keras_transformer.formats.saved_model_loader import load_saved_model
+from keras_transformer.formats.versions import load_saved_model
 
-_ROWS = 32  # of one run, to limit its memory
 _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
 # http_server.cc; 500 for others.
@@ -56,13 +55,7 @@ class ServedModel:
         }
         saved = saved_model_pb2.SavedModel()
         saved.ParseFromString((path / "saved_model.pb").read_bytes())
-        graphs = [g for g in saved.meta_graphs if "serve" in g.meta_info_def.tags]
-        if len(graphs) != 1:
-            raise ValueError(
-                f"{path} must have one graph for serving, with the tag 'serve'. "
-                f"Received: {len(graphs)}"
-            )
-        [graph] = graphs
+        [graph] = saved.meta_graphs  # of more than one loading fails
         self.definitions = {
             name: json_format.MessageToDict(
                 definition,
@@ -80,59 +73,29 @@ class Signature:
         self._most_rows = most_rows
         self.inputs = function.structured_input_signature[1]
         self._function = function
-        # Whether rows are independent and their number is free.
-        specs = [*self.inputs.values(), *function.structured_outputs.values()]
-        self._has_rows = all(s.shape.rank and s.shape[0] is None for s in specs)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the outputs; strings are bytes in object arrays.
 
         An operation that fails raises a `RequestError` with its status.
         """
-        rows = {len(array) for array in inputs.values()} if self._has_rows else ()
-        if self._most_rows is not None and max(rows, default=0) > self._most_rows:
+        rows = max((len(array) for array in inputs.values() if array.ndim), default=0)
+        if self._most_rows is not None and rows > self._most_rows:
             raise RequestError(
                 f"A request must have at most {self._most_rows} rows, `max_batch_size` "
-                f"in batching_parameters.txt. Received: {max(rows)}"
+                f"in batching_parameters.txt. Received: {rows}"
             )
-        try:
-            if len(rows) != 1:
-                return self._run(inputs)
-            # Texts of similar length together need little padding.
-            first = next(iter(inputs.values()))
-            is_text = first.dtype == object and first.ndim == 1
-            order = np.argsort([len(x) if is_text else 0 for x in first], kind="stable")
-            parts = [
-                self._run({n: x[order[i : i + _ROWS]] for n, x in inputs.items()})
-                for i in range(0, max(*rows, 1), _ROWS)
-            ]
-        except tf.errors.OpError as error:
-            message = _AROUND.sub("", error.message).strip()
-            status = _STATUS.get(error.error_code, 500)
-            raise RequestError(message, status) from error
-        places = np.argsort(order)
-        return {n: _joined([part[n] for part in parts])[places] for n in parts[0]}
-
-    def _run(self, inputs):
         tensors = {
             name: tf.constant(array, self.inputs[name].dtype)
             for name, array in inputs.items()
         }
+        try:
+            outputs = self._function(**tensors)
+        except tf.errors.OpError as error:
+            message = _AROUND.sub("", error.message).strip()
+            status = _STATUS.get(error.error_code, 500)
+            raise RequestError(message, status) from error
         return {
             name: np.asarray(x.numpy(), object if x.dtype == tf.string else None)
-            for name, x in self._function(**tensors).items()
+            for name, x in outputs.items()
         }
-
-
-def _joined(parts):
-    """Returns the rows of several runs, padded to the longest."""
-    shape = np.max([part.shape for part in parts], axis=0)
-    shape[0] = sum(map(len, parts))
-    padding = b"" if parts[0].dtype == object else 0
-    joined = np.full(shape, padding, parts[0].dtype)
-    start = 0
-    for part in parts:
-        rows = slice(start, start + len(part))
-        joined[(rows, *map(slice, part.shape[1:]))] = part
-        start += len(part)
-    return joined

@@ -11,7 +11,8 @@ import os
 import socket
 from pathlib import Path
 
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.config.extras import required
+from keras_transformer.config.options import check_number
 from keras_transformer.formats.versions import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
@@ -69,15 +70,9 @@ def _version_of(directory):
 
 def listening(host: str, port: int) -> socket.socket:
     """Returns a socket bound to an address, before the model is loaded."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"A server needs starlette and uvicorn: {how_to_install('serve')}."
-        ) from error
-    if type(port) is not int or not 0 <= port <= 65535:
-        raise ValueError(f"`port` must be from 0 to 65535. Received: port={port!r}")
+    for module in ("starlette", "uvicorn"):
+        required(module, "A server needs starlette and uvicorn", "serve")
+    check_number("port", port, int, minimum=0, maximum=65535)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio only avoids delays (TCP_NODELAY, 40 ms) if the protocol is given.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -102,7 +101,7 @@ def _array(name, values, spec):
                 f"`{_where(name, leaves, place)}` must be UTF-8: other bytes are for "
                 f"inputs whose name ends in _bytes. Received: {_shown(leaf)}"
             ) from None
-        except (KeyError, OverflowError, TypeError, ValueError):
+        except (ArithmeticError, KeyError, TypeError, ValueError):
             raise RequestError(
                 f"`{_where(name, leaves, place)}` must be of type {spec.dtype.name}. "
                 f"Received: {_shown(leaf)}"
@@ -134,11 +133,8 @@ def _value(leaf, dtype, may_be_bytes):
         raise TypeError
     if dtype.kind == "O":
         return leaf.encode("utf-8")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= leaf <= np.iinfo(dtype).max:
-        raise OverflowError
-    if dtype.kind == "f" and float(np.finfo(dtype).max) < abs(leaf) < math.inf:
-        raise OverflowError
-    return leaf
+    with np.errstate(over="raise"):
+        return dtype.type(leaf)
 
 
 def _shown(value):

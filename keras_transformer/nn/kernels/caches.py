@@ -1,4 +1,4 @@
-"""Caches of decoding, and attention of one new position to them.
+"""Caches of decoding.
 
 A cache (B, H, L * N, K) has the entry l * N + n for position l of hypothesis n. A mask
 selects each hypothesis's own past, so hypotheses change places and caches do not move.
@@ -17,11 +17,6 @@ import keras
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph
-from keras_transformer.nn.kernels.few_passes import (
-    attention_bias,
-    masked_softmax,
-    wide_dtype,
-)
 
 
 def new_cache(shape, dtype):
@@ -100,19 +95,6 @@ def resize_cache(cache, sentences, more):
     return ops.pad(kept, ((0, 0), (0, 0), (0, more), (0, 0)))
 
 
-class PreparedMask(NamedTuple):
-    """A mask that the layers share in a step, and the positions it is of."""
-
-    mask: Any  # boolean, broadcasts to the scores
-    bias: Any  # `attention_bias` of it
-    places: Any = None  # of queries (1,) and of cache entries (S,); `None`: a source
-
-
-def prepare_mask(mask, dtype):
-    """Returns the `PreparedMask` of a boolean mask, for scores of a float type."""
-    return PreparedMask(mask, attention_bias(mask, dtype))
-
-
 def split_heads(projected, hypotheses, heads, width, count=1):
     """Cuts `count` projections (B * N, count * H * K) into parts (B, H, N, K)."""
     if count == 1 and hypotheses == 1:
@@ -129,43 +111,3 @@ def transpose(x, axes):
 
     integers = {2: tf.int16, 4: tf.int32, 8: tf.int64}[x.dtype.size]
     return tf.bitcast(tf.transpose(tf.bitcast(x, integers), axes), x.dtype)
-
-
-def attend(queries, keys, values, bias, by_row=False):
-    """Returns outputs (B, H, N, Kv) and weights (B, H, N, S) for scaled queries.
-
-    `by_row` multiplies the N rows one by one, which is faster for a short source.
-    """
-    if (by_row or queries.shape[2] == 1) and in_tensorflow_graph():
-        return _attend_by_row(queries, keys, values, bias)
-    scores = ops.add(ops.matmul(queries, ops.swapaxes(keys, -1, -2)), bias)
-    weights = ops.cast(masked_softmax(scores), values.dtype)
-    return ops.matmul(weights, values), weights
-
-
-def _attend_by_row(queries, keys, values, bias):
-    """As `attend`, with operations that oneDNN does not replace."""
-    import tensorflow as tf
-
-    dtype = queries.dtype
-    wide = wide_dtype(dtype)
-    weights = tf.cast(_product(queries, keys, adj_y=True), wide)
-    weights += tf.cast(bias, wide)
-    weights = tf.exp(weights - tf.reduce_max(weights, axis=-1, keepdims=True))
-    weights /= tf.reduce_sum(weights, axis=-1, keepdims=True)
-    weights = tf.cast(weights, dtype)
-    return _product(weights, values), weights
-
-
-def _product(x, y, adj_y=False):
-    """Returns the product of (B, H, N, M) and (B, H, M, O), or its transpose."""
-    import tensorflow as tf
-
-    product = tf.raw_ops.BatchMatMulV3
-    if x.dtype == tf.float16:  # The operation has no kernel for it.
-        return tf.matmul(x, y, transpose_b=adj_y)
-    if x.shape[2] == 1:
-        return product(x=x, y=y, Tout=x.dtype, adj_y=adj_y)
-    # Row by row: a large product is several times slower.
-    rows = product(x=x[:, :, :, None], y=y[:, :, None], Tout=x.dtype, adj_y=adj_y)
-    return tf.squeeze(rows, 3)

@@ -18,12 +18,27 @@ import keras
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import has_gpu, in_tensorflow_graph, scan
-from keras_transformer.nn.kernels.ids import class_ids
 
 # Measured on CPUs: smaller products are slow, larger ones do not fit into the cache.
 CHUNK_TOKENS = 512
 # Float32 logits of a chunk on a GPU, where large products are faster (bytes).
 GPU_CHUNK_BYTES = 2**30
+_NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def wide_ids(ids):
+    """Returns ids as a tensor that can be compared with any number of classes."""
+    ids = ops.convert_to_tensor(ids)
+    is_narrow = keras.backend.standardize_dtype(ids.dtype) in _NARROW
+    return ops.cast(ids, "int32") if is_narrow else ids
+
+
+def class_ids(ids, classes):
+    """Returns int32 ids, 0 where one is no class, and whether each is one."""
+    # A negative index counts from the end; others are cut, or give anything.
+    ids = wide_ids(ids)
+    is_class = ops.logical_and(ops.greater_equal(ids, 0), ops.less(ids, classes))
+    return ops.cast(ops.where(is_class, ids, 0), "int32"), is_class
 
 
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
@@ -128,10 +143,6 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
     count = tokens // (chunk_tokens(classes) + 1) + 1
     size = (tokens + count - 1) // count
 
-    def split(tensor):  # (R, ...) --> (chunks, C, ...)
-        padding = [[0, count * size - tokens]] + [[0, 0]] * (len(tensor.shape) - 1)
-        return ops.reshape(ops.pad(tensor, padding), (count, size, *tensor.shape[1:]))
-
     def step(slopes, chunk):
         scores, state_slopes, more = _chunk(
             *chunk, output, means, label_smoothing, gradient
@@ -152,7 +163,11 @@ def _over_chunks(learned, targets, weights, label_smoothing, gradient):
         pulled = [ops.matmul(weights, x) * (-label_smoothing / classes) for x in inputs]
         pairs = zip(pulled, (matrix, *bias), strict=True)
         start = [ops.broadcast_to(part, like.shape) for part, like in pairs]
-    chunks = split(states), split(targets), split(weights)
+    missing = [0, count * size - tokens]
+    chunks = [ops.pad(states, [missing, [0, 0]])]
+    chunks += [ops.pad(x, [missing]) for x in (targets, weights)]
+    # (R, ...) --> (chunks, C, ...)
+    chunks = [ops.reshape(x, (count, size, *x.shape[1:])) for x in chunks]
     like = ("float32", (None, 3)), (states.dtype, (None, width))
     slopes, (scores, state_slopes) = scan(step, tuple(start), chunks, like)
     scores = ops.reshape(scores, (-1, 3))[:tokens]

@@ -11,11 +11,9 @@ import contextvars
 from collections.abc import Iterator
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_transformer.nn.kernels.keras_private import is_in_xla_graph, learns_shapes
-from keras_transformer.types import TensorLike
+from keras_transformer.nn.kernels.keras_private import is_in_xla_graph
 
 if keras.config.backend() not in ("tensorflow", "jax", "torch"):
     raise ValueError(
@@ -24,7 +22,6 @@ if keras.config.backend() not in ("tensorflow", "jax", "torch"):
     )
 
 _FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
-_READS_VALUES = contextvars.ContextVar("reads_values", default=True)
 
 
 @contextlib.contextmanager
@@ -68,43 +65,6 @@ def known_as(tensor, shape):
     import tensorflow as tf
 
     return tf.raw_ops.PlaceholderWithDefault(input=tensor, shape=shape)
-
-
-@contextlib.contextmanager
-def without_known_values() -> Iterator[None]:
-    """Makes a block or function one in which `known_values` reads no tensor."""
-    token = _READS_VALUES.set(False)
-    try:
-        yield
-    finally:
-        _READS_VALUES.reset(token)
-
-
-def known_values(tensor: TensorLike) -> np.ndarray | None:
-    """Returns the values of a tensor, or `None` while a graph is being traced."""
-    backend = keras.backend.backend()
-    if backend == "torch":
-        import torch
-
-        if torch.compiler.is_compiling():
-            return None
-    is_symbolic = isinstance(tensor, keras.KerasTensor)
-    if is_symbolic or not _READS_VALUES.get() or learns_shapes():
-        return None
-    if isinstance(tensor, (np.ndarray, list, tuple)):
-        return np.asarray(tensor)
-    tensor = ops.convert_to_tensor(tensor)
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        is_known = not tf.is_symbolic_tensor(tensor)
-    elif backend == "jax":
-        import jax
-
-        is_known = not isinstance(tensor, jax.core.Tracer)
-    else:
-        is_known = tensor.device.type != "meta"
-    return ops.convert_to_numpy(tensor) if is_known else None
 
 
 def has_gpu() -> bool:

@@ -46,14 +46,11 @@ def attention_projections(layer) -> dict:
     return {name: getattr(layer, f"_{name}_dense") for name in names}
 
 
-def has_own_attention(layer) -> bool:
-    """Whether a class overrides how Keras' layer attends."""
-    # Leans on keras/src/layers/attention/multi_head_attention.py: call.
-    # Leans on keras/src/layers/attention/grouped_query_attention.py: call.
-    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
-    base = next(kind for kind in kinds if isinstance(layer, kind))
-    names = ("_compute_attention", "_compute_attention_mask", "_masked_softmax")
-    return overrides(layer, base, names)
+def traced_output_spec(layer, args, kwargs):
+    """Returns what `call` of a layer returns as `KerasTensor`s, by tracing it."""
+    # Leans on keras/src/ops/operation.py: Operation.compute_output_spec.
+    # `Layer` asks `compute_output_shape`, which tells of one output only.
+    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
 
 
 def overrides(layer, base, names) -> bool:
@@ -65,17 +62,10 @@ def overrides(layer, base, names) -> bool:
     return False
 
 
-def traced_output_spec(layer, args, kwargs):
-    """Returns what `call` of a layer returns as `KerasTensor`s, by tracing it."""
-    # Leans on keras/src/ops/operation.py: Operation.compute_output_spec.
-    # `Layer` asks `compute_output_shape`, which tells of one output only.
-    return keras.Operation.compute_output_spec(layer, *args, **kwargs)
-
-
-def is_of_last_axis(norm, inputs) -> bool:
-    """Whether Keras' layer normalisation is over the last axis of its inputs."""
+def is_of_last_axis(norm, rank) -> bool:
+    """Whether Keras' built layer normalisation is over the last of its inputs' axes."""
     # Leans on keras/src/layers/normalization/layer_normalization.py: build.
-    return norm.axis in ([-1], [len(inputs.shape) - 1])
+    return norm.axis in ([-1], [rank - 1])
 
 
 def is_in_xla_graph() -> bool:

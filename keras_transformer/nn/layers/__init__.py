@@ -1,13 +1,14 @@
 """Layers: tensors in, tensors out."""
 
-from keras_transformer.nn.kernels.few_passes import masked_softmax
 from keras_transformer.nn.layers.adaptation import enable_lora
 from keras_transformer.nn.layers.attention import (
+    masked_softmax,
     record_attention,
     recorded_attention,
     scaled_dot_product_attention,
 )
-from keras_transformer.nn.layers.basic import Dropout, FeedForward, LayerNormalization
+from keras_transformer.nn.layers.basic import FeedForward, LayerNormalization
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.embedding import (
     PositionalEmbedding,
     PositionalEncoding,

@@ -7,12 +7,12 @@ import re
 import keras
 
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.arguments import check_size
 from keras_transformer.nn.kernels.keras_private import (
     ToldWhenBuilt,
     keep_optimizer_out_of_files,
     layers_within,
 )
-from keras_transformer.nn.layers.arguments import check_size
 
 
 def enable_lora(

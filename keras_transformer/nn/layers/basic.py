@@ -1,4 +1,4 @@
-"""What the other layers are made of: `Dense` layers, dropout, norm and feed-forward.
+"""What the other layers are made of: `Dense` layers, norm and feed-forward.
 
 Weights, initializers, regularizers, LoRA and quantisation are Keras' own: each `Dense`
 is a public attribute of its layer, and several share one product where that is exact.
@@ -6,22 +6,19 @@ is a public attribute of its layer, and several share one product where that is 
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
 from typing import Any, NamedTuple, Unpack
 
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels import few_passes
-from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.nn.arguments import check_known_width, check_rate, check_size
+from keras_transformer.nn.kernels.execution import in_tensorflow_graph
 from keras_transformer.nn.kernels.keras_private import carried_mask, is_of_last_axis
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation
-from keras_transformer.nn.layers.arguments import (
-    check_known_width,
-    check_rate,
-    check_size,
-)
+from keras_transformer.nn.layers.attention import wide_dtype
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.types import Activation, Shape, Tensor, TensorLike, WeightOptions
 
 # Options of every matrix and bias of a layer, with their defaults.
@@ -171,62 +168,6 @@ class ComposedLayer(KeepsQuantisation, keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
-class Dropout(keras.layers.Dropout):
-    """Sets a random share of the inputs to 0 in training and scales up the others.
-
-    As `keras.layers.Dropout`, but faster on a CPU: the mask is a hash of the seed, the
-    call's number and the position. The same seed yields the same masks on TensorFlow
-    and JAX; replicas of a TensorFlow strategy drop different units. A `rate` between 0
-    and 1 is rounded to a multiple of 2^-16, at least 2^-16 and at most 1 - 2^-15.
-    PyTorch, `noise_shape` and a `rate` of 1 use Keras' own dropout.
-
-    Args:
-        rate: Share of the units to drop, in [0, 1].
-        noise_shape: Shape of the mask, broadcast to the inputs; default their shape.
-        seed: Integer seed; default random.
-    Call arguments:
-        inputs: Float tensor (...).
-        training: Whether to drop.
-    Returns:
-        Float tensor (...).
-    Raises:
-        ValueError: If `rate` is outside [0, 1].
-
-    Example:
-        >>> Dropout(0.5, seed=1)(np.ones((2, 3)), training=True)  # of 0 and 2
-    """
-
-    def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
-        if not training or self.rate == 0 or not self.makes_masks():
-            return super().call(inputs, training=training)
-        keep, scale = self.next_mask(ops.shape(inputs))
-        return few_passes.drop(inputs, keep, scale)
-
-    def makes_masks(self) -> bool:
-        """Whether `next_mask` says what is dropped; else only Keras' call does."""
-        is_plain = self.rate < 1 and self.noise_shape is None
-        return is_plain and keras.backend.backend() != "torch"
-
-    def next_mask(self, shape):
-        """Returns a mask of kept units, `None` for all, and their factor."""
-        if self.rate == 0:
-            return None, 1.0
-        steps = few_passes.STEPS
-        # Any rate drops some and keeps some; the factor is finite in float16.
-        threshold = min(max(round(self.rate * steps), 1), steps - 2)
-        # The seed and the number of the call, which differs between replicas.
-        state = self.seed_generator.next()
-        state = few_passes.of_this_replica(state) if num_replicas() > 1 else state
-        # The tensor as a matrix; its last axis may be very short.
-        trailing = 2 if len(shape) > 3 else 1
-        sizes = math.prod(shape[:-trailing]), math.prod(shape[-trailing:])
-        in_graph = in_tensorflow_graph()
-        mask = few_passes.packed_keep_mask if in_graph else few_passes.keep_mask
-        keep = ops.reshape(mask(*sizes, threshold, state), shape)
-        return keep, steps / (steps - threshold)
-
-
-@keras.saving.register_keras_serializable(package="keras_transformer")
 class LayerNormalization(keras.layers.LayerNormalization):
     """Normalises each vector to mean 0 and variance 1, then scales and shifts it.
 
@@ -244,13 +185,42 @@ class LayerNormalization(keras.layers.LayerNormalization):
         >>> LayerNormalization()(np.array([[1.0, 3.0]]))  # [[-1., 1.]]
     """
 
-    def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
+    def build(self, input_shape: Shape) -> None:
+        super().build(input_shape)
         is_usual = self.scale and self.center and not self.rms_scaling
-        is_slow = training and is_usual and in_tensorflow_graph()
-        if not (is_slow and is_of_last_axis(self, inputs)):
+        self._is_usual = is_usual and is_of_last_axis(self, len(input_shape))
+
+    def call(self, inputs: TensorLike, training: bool = False) -> Tensor:
+        if not (training and self._is_usual and in_tensorflow_graph()):
             return super().call(inputs)
-        outputs = few_passes.normalise(inputs, self.gamma, self.beta, self.epsilon)
+        outputs = normalise(inputs, self.gamma, self.beta, self.epsilon)
         return ops.cast(outputs, self.compute_dtype)
+
+
+def normalise(inputs, gamma, beta, epsilon):
+    """As Keras' layer over the last axis (..., D), in few passes over memory."""
+    dtype = wide_dtype(inputs.dtype, gamma.dtype)
+    mean = functools.partial(ops.mean, axis=-1, keepdims=True)
+    total = functools.partial(ops.sum, axis=tuple(range(len(inputs.shape) - 1)))
+
+    @ops.custom_gradient
+    def normalised(inputs, gamma, beta):
+        centred = inputs - mean(inputs)
+        inverse = ops.rsqrt(mean(centred * centred) + epsilon)
+        unit = centred * inverse
+
+        def gradient(upstream):
+            # (u - mean(u) - h mean(u h)) / deviation, h the unit vector, u its slopes
+            slopes = upstream * gamma
+            changes = slopes - mean(slopes) - unit * mean(slopes * unit)
+            return changes * inverse, total(upstream * unit), total(upstream)
+
+        return unit * gamma + beta, gradient
+
+    inputs = ops.cast(inputs, dtype)
+    gamma = ops.cast(gamma, dtype)
+    beta = ops.cast(beta, dtype)
+    return normalised(inputs, gamma, beta)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

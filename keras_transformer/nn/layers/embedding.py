@@ -9,16 +9,17 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.config.options import check_number
-from keras_transformer.nn.kernels.ids import check_ids
-from keras_transformer.nn.layers.adaptation import KeepsQuantisation
-from keras_transformer.nn.layers.arguments import (
+from keras_transformer.config.layer_config import check_even
+from keras_transformer.config.options import check_choice, check_number
+from keras_transformer.nn.arguments import (
+    check_ids,
     check_known_width,
     check_rate,
     check_size,
     integer_ids,
 )
-from keras_transformer.nn.layers.basic import Dropout
+from keras_transformer.nn.layers.adaptation import KeepsQuantisation
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.types import (
     Constraint,
     Initializer,
@@ -68,7 +69,12 @@ def sinusoidal_encoding(
         [0.0, 1.0, 0.0, 1.0]
     """
     check_number("d_model", d_model, int, minimum=1)
-    _check_kind("kind", kind, SINUSOIDS, d_model)
+    check_choice("kind", kind, SINUSOIDS)
+    check_even("d_model", d_model, kind)
+    return _sinusoids(positions, d_model, kind)
+
+
+def _sinusoids(positions, d_model, kind):
     count = (d_model + 1) // 2
     # At a width of 2 Marian's single pair has the frequency 1, not 0 / 0.
     turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
@@ -82,15 +88,6 @@ def sinusoidal_encoding(
     interleaved = ops.stack([sines, cosines], axis=-1)  # (..., count, 2)
     shape = (*ops.shape(angles)[:-1], 2 * count)
     return ops.reshape(interleaved, shape)[..., :d_model]
-
-
-def _check_kind(name, kind, kinds, d_model=0):
-    if kind not in kinds:
-        expected = f"`{name}` must be one of {', '.join(map(repr, kinds))}"
-        raise ValueError(f"{expected}. Received: {name}={kind!r}")
-    if kind in SINUSOIDS[1:] and d_model % 2:
-        expected = "`d_model` must be even for position vectors of two halves"
-        raise ValueError(f"{expected}. Received: d_model={d_model} for {kind!r} ones")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -128,7 +125,7 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
         **kwargs: Unpack[LayerOptions],
     ) -> None:
         super().__init__(**kwargs)
-        _check_kind("positions", positions, POSITIONS)
+        check_choice("positions", positions, POSITIONS)
         check_rate("dropout_rate", dropout_rate)
         check_size("max_length", max_length, optional=positions != "learned")
         self.positions = positions
@@ -139,8 +136,10 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
         self.input_spec = keras.InputSpec(ndim=3)
 
     def build(self, input_shape: Shape) -> None:
-        if self.positions == "learned":
+        if self.positions != "none":
             check_known_width(self, inputs=input_shape)
+            check_even("d_model", input_shape[-1], self.positions)
+        if self.positions == "learned":
             self.position_embeddings = self.add_weight(
                 (self.max_length, input_shape[-1]),
                 name="position_embeddings",
@@ -156,7 +155,6 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     ) -> Tensor:
         if self.positions == "none":
             return self.dropout(inputs, training=training)
-        check_known_width(self, inputs=inputs.shape)
         check_number("start", start, int, or_tensor=True, minimum=0)
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)
@@ -171,7 +169,7 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
                 )
             vectors = ops.take(self.position_embeddings, places, axis=0)
         else:
-            vectors = sinusoidal_encoding(places, width, self.positions)
+            vectors = _sinusoids(places, width, self.positions)
         vectors = ops.cast(vectors, self.compute_dtype)  # (T, D)
         return self.dropout(inputs + vectors, training=training)
 
@@ -236,7 +234,7 @@ class PositionalEmbedding(PositionalEncoding):
         check_size("vocabulary_size", vocabulary_size)
         check_size("d_model", d_model)
         check_number("pad_id", pad_id, int, optional=True)
-        _check_kind("positions", positions, POSITIONS, d_model)
+        check_even("d_model", d_model, positions)
         self.input_spec = None  # `integer_ids` checks the ids.
         self.vocabulary_size = vocabulary_size
         self.d_model = d_model

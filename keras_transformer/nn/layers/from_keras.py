@@ -9,10 +9,10 @@ from keras import ops
 
 from keras_transformer.nn.kernels.keras_private import (
     attention_projections,
-    has_own_attention,
     keras_hub_parts,
 )
 
+_ATTENTIONS = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 # Keras' options that ours lack, with the values that turn them off (axis 1 of (B, T, D)
 # is the axis attended over), and Keras' names of our options.
 _NOT_OURS = {
@@ -30,19 +30,15 @@ def attention_from_keras(cls, layer):
             f"Keras has no counterpart of {cls.__name__}: use "
             f"`MultiHeadAttention.from_keras`. Received: {type(layer).__name__}"
         )
-    kinds = keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention
-    if not isinstance(layer, kinds):
+    if type(layer) not in _ATTENTIONS:  # A subclass may attend in its own way.
         raise TypeError(
-            "`layer` must be a `keras.layers.MultiHeadAttention` or a "
-            f"`keras.layers.GroupQueryAttention`. Received: {type(layer).__name__}"
+            "`layer` must be a `keras.layers.MultiHeadAttention` or "
+            "`GroupQueryAttention`, and no subclass. Received: "
+            f"{type(layer).__name__}"
         )
     _check_built(layer)
     projections = attention_projections(layer)
     _check_floats(layer, projections.values())
-    if has_own_attention(layer):
-        expected = "`layer` must attend as Keras does"
-        kind = type(layer).__name__
-        raise ValueError(f"{expected}. Received: {kind}, which overrides it")
     options = layer.get_config() | {"dtype": layer.dtype_policy}
     for name, without in _NOT_OURS.items():
         value = options.pop(name, None)

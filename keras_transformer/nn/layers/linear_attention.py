@@ -7,8 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import Place, PreparedMask, of_parents
-from keras_transformer.nn.layers.attention import refuse_fused
+from keras_transformer.nn.kernels.caches import Place, of_parents
+from keras_transformer.nn.layers.attention import PreparedMask, refuse_fused
 from keras_transformer.nn.layers.local_attention import join_blocks, split_blocks
 from keras_transformer.nn.layers.multi_head_attention import (
     MultiHeadAttention,
@@ -139,9 +139,7 @@ class LinearAttention(MultiHeadAttention):
         values: TensorLike,
         mask: TensorLike | None = None,
         causal: bool = False,
-        training: bool | None = None,
-        with_weights: bool = False,
-        prepared: PreparedMask | None = None,
+        **options: Any,
     ) -> tuple[Tensor, None]:
         if causal and queries.shape[2] != keys.shape[2]:
             expected = "`use_causal_mask` needs as many queries as keys"

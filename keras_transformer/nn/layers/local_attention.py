@@ -8,10 +8,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import PreparedMask
-from keras_transformer.nn.kernels.few_passes import attention_bias
-from keras_transformer.nn.layers.arguments import check_size
-from keras_transformer.nn.layers.attention import dot_product_attention, refuse_fused
+from keras_transformer.nn.arguments import check_size
+from keras_transformer.nn.layers.attention import (
+    PreparedMask,
+    dot_product_attention,
+    is_recording,
+    prepare_mask,
+    refuse_fused,
+)
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.nn.masks import local_window_mask, mask_of_keys, within_window
 from keras_transformer.types import Tensor, TensorLike
@@ -68,15 +72,14 @@ class LocalAttention(MultiHeadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         if prepared is not None and prepared.places is not None:
             mask = ops.logical_and(mask, within_window(*prepared.places, self.window))
-            bias = attention_bias(mask, queries.dtype)
-            prepared = prepared._replace(mask=mask, bias=bias)
+            prepared = prepare_mask(mask, queries.dtype, prepared.places)
             return super().attend(queries, keys, values, mask=mask, prepared=prepared)
         length = ops.shape(queries)[2]
         size = max(self.window, SMALLEST_BLOCK)
         if mask is None:
             mask = ops.ones((1, 1, 1, length), dtype="bool")
         is_key = ops.expand_dims(mask_of_keys(mask), -1)  # (B, 1, T, 1)
-        if with_weights or queries.shape[2] == 1:
+        if with_weights or is_recording() or queries.shape[2] == 1:
             window = local_window_mask(length, self.window, causal)
             mask = ops.logical_and(mask, window)
             return super().attend(

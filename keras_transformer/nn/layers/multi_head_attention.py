@@ -7,30 +7,28 @@ from typing import Any, Literal, NamedTuple, Self, Unpack
 import keras
 from keras import ops
 
+from keras_transformer.config.layer_config import check_groups
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.arguments import check_known_width, check_rate, check_size
 from keras_transformer.nn.kernels import caches
-from keras_transformer.nn.kernels.caches import Place, PreparedMask
-from keras_transformer.nn.kernels.few_passes import masked_softmax
-from keras_transformer.nn.layers.arguments import (
-    check_known_width,
-    check_rate,
-    check_size,
-)
+from keras_transformer.nn.kernels.caches import Place
+from keras_transformer.nn.kernels.keras_private import traced_output_spec
 from keras_transformer.nn.layers.attention import (
-    attention_spec,
+    PreparedMask,
+    attention_of_step,
     dot_product_attention,
-    is_recording,
+    masked_softmax,
     record_attention,
     refuse_fused,
 )
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
-    Dropout,
     Joined,
     affine,
     joined,
     project,
 )
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.from_keras import attention_from_keras
 from keras_transformer.nn.layers.relative_positions import (
     RelativePositions,
@@ -158,12 +156,7 @@ class MultiHeadAttention(ComposedLayer):
         check_size("num_key_value_heads", num_key_value_heads, optional=True)
         check_rate("dropout", dropout)
         check_number("seed", seed, int, optional=True)
-        groups = num_key_value_heads or num_heads
-        if num_heads % groups:
-            raise ValueError(
-                "`num_heads` must be a multiple of `num_key_value_heads`. Received: "
-                f"num_heads={num_heads}, num_key_value_heads={num_key_value_heads}"
-            )
+        groups = check_groups(num_heads, num_key_value_heads)
         if flash_attention and dropout:
             refuse_fused("it drops no attention weights")
         self.num_heads = num_heads
@@ -254,7 +247,6 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         value = query if value is None else value
         key = value if key is None else key
-        with_weights = return_attention_scores or is_recording()
         allowed = combined_mask(
             query,
             value,
@@ -280,15 +272,14 @@ class MultiHeadAttention(ComposedLayer):
             mask=allowed,
             causal=use_causal_mask,
             training=training,
-            with_weights=with_weights,
+            with_weights=return_attention_scores,
         )
         if return_attention_scores and attention_weights is None:
             raise ValueError(
                 f"`return_attention_scores` must be False: {type(self).__name__} has "
                 "no attention weights. Received: return_attention_scores=True"
             )
-        if with_weights:
-            record_attention(self, attention_weights)
+        record_attention(self, attention_weights)
         output = self.merge(outputs)
         return (output, attention_weights) if return_attention_scores else output
 
@@ -336,7 +327,7 @@ class MultiHeadAttention(ComposedLayer):
             bias = prepared.bias if bias is None else ops.add(prepared.bias, bias)
             if keys.shape[1] == self.num_heads:
                 by_row = places is None
-                return caches.attend(queries, keys, values, bias, by_row=by_row)
+                return attention_of_step(queries, keys, values, bias, by_row)
         return dot_product_attention(
             queries,
             keys,
@@ -514,7 +505,9 @@ class MultiHeadAttention(ComposedLayer):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        return attention_spec(self, args, kwargs)
+        if not self.built:  # What a copy returns, which is built for these inputs.
+            return type(self).from_config(self.get_config())(*args, **kwargs)
+        return traced_output_spec(self, args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
         kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"

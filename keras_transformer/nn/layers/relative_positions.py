@@ -8,6 +8,7 @@ from typing import Any, Self
 import keras
 from keras import ops
 
+from keras_transformer.config.layer_config import check_even
 from keras_transformer.config.options import check_number
 from keras_transformer.types import Tensor, TensorLike
 
@@ -122,9 +123,7 @@ class RotaryPositions(RelativePositions):
         self.base = base
 
     def check_key_dim(self, key_dim: int) -> None:
-        if key_dim % 2:
-            expected = "`key_dim` must be even for rotary positions"
-            raise ValueError(f"{expected}. Received: key_dim={key_dim}")
+        check_even("key_dim", key_dim, "rotary")
 
     def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
         return rotate(inputs, positions, self.base)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import Place, PreparedMask, of_parents
-from keras_transformer.nn.kernels.few_passes import wide_dtype
+from keras_transformer.nn.arguments import check_known_width
+from keras_transformer.nn.kernels.caches import Place, of_parents
 from keras_transformer.nn.kernels.recurrence import linear_recurrence
-from keras_transformer.nn.layers.arguments import check_known_width
+from keras_transformer.nn.layers.attention import PreparedMask, wide_dtype
 from keras_transformer.nn.layers.basic import ComposedLayer, Joined, joined, project
 from keras_transformer.nn.masks import attention_mask, mask_of_keys
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike

@@ -8,17 +8,18 @@ from typing import Any, Literal, Self, TypeVar, Unpack
 
 import keras
 
-from keras_transformer.config.layer_config import SublayerConfig
+from keras_transformer.config.layer_config import SublayerConfig, head_width
 from keras_transformer.config.options import argument_lines
-from keras_transformer.nn.kernels.caches import Place, PreparedMask
+from keras_transformer.nn.arguments import check_known_width
+from keras_transformer.nn.kernels.caches import Place
 from keras_transformer.nn.kernels.keras_private import carried_mask
-from keras_transformer.nn.layers.arguments import check_known_width
+from keras_transformer.nn.layers.attention import PreparedMask
 from keras_transformer.nn.layers.basic import (
     ComposedLayer,
-    Dropout,
     FeedForward,
     LayerNormalization,
 )
+from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.from_keras import layer_from_keras_hub
 from keras_transformer.nn.layers.linear_attention import LinearAttention
 from keras_transformer.nn.layers.local_attention import LocalAttention
@@ -172,11 +173,7 @@ class TransformerLayer(ComposedLayer):
         For decoding "self_attention" needs `step_weights`, `initial_cache` and `step`,
         "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
         """
-        if self.key_dim is None and d_model % self.num_heads:
-            raise ValueError(
-                "The input's width must be a multiple of `num_heads` unless `key_dim` "
-                f"is given. Received: width={d_model}, num_heads={self.num_heads}"
-            )
+        key_dim = head_width(d_model, self.num_heads, self.key_dim)
         kind = MultiHeadAttention
         options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
         if name == "self_attention":  # Cross-attention is always the paper's.
@@ -188,7 +185,7 @@ class TransformerLayer(ComposedLayer):
                 options["window"] = self.attention_window
         return kind(
             num_heads=self.num_heads,
-            key_dim=self.key_dim or d_model // self.num_heads,
+            key_dim=key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout_rate,
             use_bias=self.use_bias,
@@ -440,8 +437,8 @@ class DecoderLayer(CausalLayer):
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`, for both attentions."""
-        source = self.cross_attention.step_weights(across=True)
-        return super().step_weights() | {"source": source}
+        weights = super().step_weights()
+        return weights | {"source": self.cross_attention.step_weights(across=True)}
 
     def keys_and_values(self, encoder_output: TensorLike) -> Nest:
         """Returns keys and values of the encoder's output (B, S, D)."""

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
+from rich.console import Console
 
-from keras_transformer import RunConfig
+from keras_transformer import ExportedTranslator, RunConfig, terminal
 from keras_transformer.apps import cli, serving
 from keras_transformer.apps.cli import export_verbs, flags, make_parser, use_verbs
 from keras_transformer.search.translation import Translation
-from keras_transformer.terminal import say, warnings_only
 from tests import tiny_run
 
 SIZES = (
@@ -49,6 +49,11 @@ def trained(tmp_path_factory, files):
     run = tmp_path_factory.mktemp("cli") / "run"
     words = "--train", files[0], "--valid", files[1], "--run", run, *SIZES
     return in_a_process("train", *words, "--json"), run
+
+
+@pytest.fixture(scope="module")
+def loaded(saved_model):
+    return ExportedTranslator(saved_model)
 
 
 def run(*words):
@@ -95,21 +100,6 @@ def test_a_finished_training_says_so_unless_it_is_quiet(trained, files, capsys):
     assert "is finished: 8 updates" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_evaluate_export_and_translate_agree(trained, files, tmp_path, capsys):
-    output, version = tmp_path / "out" / "test.txt", tmp_path / "saved" / "tiny" / "1"
-    words = "--test", files[1], "--output", output
-    assert run("evaluate", trained[1], *words) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 3 and printed[0].startswith("BLEU ")
-    live = output.read_text("utf-8").splitlines()
-    done = in_a_process("export", trained[1], "--output", version, "--quiet")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{version}\n", "")
-    sources = [source for source, _ in tiny_run.VALID]
-    assert run("translate", version.parent, *sources) == 0
-    assert capsys.readouterr().out.splitlines() == live
-
-
 def test_a_dry_run_and_an_average_have_results(trained, files, tmp_path, capsys):
     words = "--train", files[0], "--run", tmp_path / "dry", *SIZES, "--dry-run"
     result, said = objects(capsys, "train", *words)
@@ -131,8 +121,9 @@ def test_evaluate_scores_a_saved_model(saved_model, files, capsys):
 
 
 def test_translate_takes_arguments_a_file_or_standard_input(
-    saved_model, tmp_path, monkeypatch, capsys
+    saved_model, loaded, tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.setattr(use_verbs, "load_translator", lambda _: loaded)
     expected = tiny_run.translator()(TEXTS)
     content = "".join(text + "\n" for text in TEXTS).encode()
     source, output = tmp_path / "in.txt.gz", tmp_path / "new" / "out.txt"
@@ -177,23 +168,21 @@ def test_scores_and_alternatives_stand_in_columns(saved_model, capsys):
 
 
 def test_an_output_is_continued_with_the_same_model_search_and_columns(
-    saved_model, trained
+    saved_model, loaded, trained
 ):
-    def translator_and_options(model, *words):
-        options = make_parser().parse_args(["translate", str(model), *map(str, words)])
-        return use_verbs.load_translator(options), options
+    def options_of(model, *words):
+        return make_parser().parse_args(["translate", str(model), *words])
 
-    def fingerprint(*words):
-        return use_verbs._fingerprint(*translator_and_options(*words))
-
-    assert fingerprint(saved_model) == fingerprint(saved_model)
-    exported = (), ("--scores",), ("--n-best", 1), ("--n-best", 2)
-    assert len({fingerprint(saved_model, *words) for words in exported}) == 4
-    assert fingerprint(trained[1]) == fingerprint(trained[1])
-    assert fingerprint(trained[1]) != fingerprint(trained[1], "--beam-size", 2)
+    flags = [], ["--scores"], ["--n-best", "1"], ["--n-best", "2"]
+    options = [options_of(saved_model, *words) for words in flags]
+    assert len({use_verbs._fingerprint(loaded, each) for each in options}) == 4
+    options = [options_of(trained[1], *words) for words in ([], ["--beam-size", "3"])]
+    run, other = (use_verbs.load_translator(each) for each in options)
+    first = use_verbs._fingerprint(run, options[0])
+    assert first == use_verbs._fingerprint(run, options[0])
+    assert first != use_verbs._fingerprint(other, options[1])
     # Flags of the search replace those of the run.
-    config = translator_and_options(trained[1], "--beam-size", 3)[0].config
-    assert (config.beam_size, config.length_penalty) == (3, 1.0)
+    assert (other.config.beam_size, other.config.length_penalty) == (3, 1.0)
 
 
 class Input(io.TextIOWrapper):
@@ -220,7 +209,7 @@ def translating(monkeypatch):
 
             def translate(self, texts, n_best=1):
                 rows = zip(texts, call(texts), strict=True)
-                return [[Translation(x, 0.0, len(text) > 100)] for text, x in rows]
+                return [[Translation(x, -0.5, len(text) > 100)] for text, x in rows]
 
         monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
 
@@ -253,8 +242,8 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
         told = warnings_of(f"{name}2", f"{name}4")
         assert capsys.readouterr() == (content.decode(), told)
     result, told = objects(capsys, "translate", "any", *texts)
-    cut = [found["truncated"] for found in result["translations"]]
-    assert cut == [False, True, False, True]
+    found = [(each["score"], each["truncated"]) for each in result["translations"]]
+    assert found == [(-0.5, False), (-0.5, True), (-0.5, False), (-0.5, True)]
     assert told == warnings_of("sentence 2", "sentence 4")
     words = "translate", "any", "--output", output, "--quiet"
     result, told = objects(capsys, *words, *texts)
@@ -397,9 +386,12 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
     assert warnings.showwarning is before
     line = "keras-transformer: warning: odd characters\n"
     assert capsys.readouterr() == ("a\n", line)
-    for text in ("epoch 1", "warning: skipped 3 batches"):
-        say(warnings_only(), text)
-    assert capsys.readouterr() == ("", "warning: skipped 3 batches\n")
+    for quiet, printed in ((False, ("b\nwarning: c\n", "")), (True, ("", "c\n"))):
+        console = Console(quiet=quiet)
+        terminal.say(console, "b")
+        terminal.warn(console, "c")
+        out, err = capsys.readouterr()
+        assert (out, err.removeprefix("keras-transformer: warning: ")) == printed
 
 
 def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):

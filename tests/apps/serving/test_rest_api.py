@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -20,8 +21,6 @@ from keras_transformer.apps.serving import page_routes, serve, server
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats import ExportedTranslator
-from keras_transformer.search.strings import SIGNATURES
-from tests import tiny_run
 from tests.apps.serving.tiny_models import write_model
 
 URL = "/v1/models/tiny"
@@ -128,7 +127,9 @@ PATHS = {
         "GET /x", "GET /index.html", "GET /page/../rest_app.py", "POST /",
         "GET /v2/models/tiny", "GET /v1/models/tiny/versions/4",
         "GET /v1/models/x", "GET /v1/models/x%20y", "GET /v1/models/x/metadata",
-        f"GET /v1/models/tiny/versions/{2**63 - 1}",
+        f"GET /v1/models/tiny/versions/{2**63}",
+        f"GET /v1/models/tiny/versions/{'3' * 5000}",
+        f"POST /v1/models/tiny/versions/{'3' * 5000}:predict",
         "GET /v1/models/tiny/versions/4/metadata", "POST /v1/models/x:predict",
         "POST /v1/models/tiny/versions/4:predict",
     ),
@@ -138,10 +139,6 @@ PATHS = {
         "GET /v1/models/tiny/versions/x", "GET /v1/models/tiny/labels/best",
         "GET /v1/models/tiny/versions/3%0a", "GET /v1/models/tiny/metadata%0a",
         "GET /v1/models/tiny/versions/\N{ARABIC-INDIC DIGIT THREE}",
-        f"GET /v1/models/tiny/versions/{2**63}",
-        f"GET /v1/models/tiny/versions/{'3' * 5000}",
-        f"GET /v1/models/tiny/versions/{'3' * 5000}/metadata",
-        f"POST /v1/models/tiny/versions/{'3' * 5000}:predict",
         "POST /v1/models", "POST /v1/models/tiny", "POST /v1/models/tiny/metadata",
         "POST /v1/models/tiny:PREDICT", "POST /v1/models/tiny:explain",
         "POST /v1/models/tiny/labels/a%2Fb:predict", "POST /v1/models/tiny:classify",
@@ -186,19 +183,20 @@ def test_the_page_and_its_files_come_with_a_strict_policy(client):
     assert {f"/{name}" for name in names} < page_routes.FILES.keys() and len(names) == 3
 
 
-def test_the_page_is_told_what_there_is_to_ask(client, run_directory, tmp_path):
+def test_the_page_is_told_what_there_is_to_ask(client, directory, tmp_path):
     facts = client.get("/page.json").json()
     assert (facts["name"], facts["version"], facts["examples"]) == ("tiny", 3, [])
-    assert facts["languages"] is None and "half" in facts["signatures"]
+    assert facts["languages"] is None
+    names = "echo first half kinds letters repeat serving_default spin total"
+    assert facts["signatures"] == names.split()
     assert "access-control-allow-origin" not in client.get("/page.json").headers
-    translator = tiny_run.translator()
-    path = tmp_path / "tiny" / "1"
-    translator.export(path, run=run_directory, languages=("en", "de"))
+    path = shutil.copytree(directory / "3", tmp_path / "tiny" / "1")
+    told = {"languages": ["en", "de"], "examples": ["a bear", "a dog"]}
+    (path / "assets.extra").mkdir()
+    (path / "assets.extra" / "page.json").write_text(json.dumps(told), "utf-8")
     app = make_app(ServedModel(path), "box")
     facts = TestClient(app, "http://localhost").get("/page.json").json()
-    assert facts["signatures"] == sorted(SIGNATURES)
-    assert facts["languages"] == ["en", "de"]
-    assert facts["examples"] == [source for source, _ in tiny_run.VALID[:3]]
+    assert {name: facts[name] for name in told} == told
 
 
 ONE = {"instances": ["a"]}
@@ -246,16 +244,11 @@ def test_an_error_of_a_run_has_its_status(client, model, monkeypatch, error, sta
     assert "broken" in response.json()["error"]
 
 
-def test_a_large_request_is_cut_and_answered_as_one(client):
-    """And short texts together: the longest is alone here."""
+def test_a_large_request_runs_whole(client):
     body = {"inputs": ["abc"] + ["a"] * 64, "signature_name": "letters"}
     outputs = predict(client, body).json()["outputs"]
-    assert outputs["rows"] == [1] + [32] * 64
     assert outputs["letters"] == [["a", "b", "c"]] + [["a", "", ""]] * 64
     assert outputs["count"] == [3] + [1] * 64
-    # A signature without rows in its outputs runs whole.
-    body = {"inputs": [1.0] * 40, "signature_name": "total"}
-    assert predict(client, body).json()["outputs"]["sum"] == 40
 
 
 def test_a_request_holds_no_more_rows_than_the_written_parameters_allow(directory):

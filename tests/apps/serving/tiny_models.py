@@ -47,14 +47,9 @@ class TinyModule(tf.Module):
 
     @tf.function(input_signature=[_spec("text", tf.string)])
     def letters(self, text):
-        """[B, T] letters, "" where padded: T is that of the longest text of a run."""
+        """[B, T] letters, "" where padded: T is that of the longest text."""
         ragged = tf.strings.unicode_split(text, "UTF-8", errors="replace")
-        rows = tf.fill([tf.shape(text)[0]], tf.shape(text)[0])
-        return {
-            "letters": ragged.to_tensor(""),
-            "count": ragged.row_lengths(),
-            "rows": rows,
-        }
+        return {"letters": ragged.to_tensor(""), "count": ragged.row_lengths()}
 
     @tf.function(input_signature=[_spec("data_bytes", tf.string)])
     def echo(self, data_bytes):

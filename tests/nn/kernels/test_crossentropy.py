@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_transformer.nn.kernels import crossentropy
 from keras_transformer.nn.kernels.crossentropy import fused_crossentropy
-from tests.nn.kernels.ways import with_gradients
+from tests.nn.kernels.ways import called, every_way, with_gradients
 
 ROWS, LENGTH, WIDTH, SIZE = 3, 11, 7, 29
 
@@ -43,30 +43,16 @@ def reference(states, matrix, targets, weights, smoothing, bias=0.0):
     return total, crossentropies, correct, *gradients
 
 
-def ways():
-    if keras.backend.backend() != "tensorflow":
-        return ["eager"]
-    return ["eager", "graph", "xla"]
+def run(way, function, states, *others):
+    """`with_gradients` of a number of tokens that a graph does not know."""
+
+    def both(states):
+        return with_gradients(function, states, *others)
+
+    return called(way, both, states)
 
 
-def run(way, function, *tensors):
-    """`with_gradients` as it is, in a graph of unknown sizes, or compiled by XLA."""
-    if way != "eager":
-        import tensorflow as tf
-
-        shapes = [
-            tf.TensorSpec((None, *tensor.shape[1:]) if i == 0 else tensor.shape)
-            for i, tensor in enumerate(tensors)
-        ]
-        return tf.function(
-            lambda *tensors: with_gradients(function, *tensors),
-            input_signature=shapes,
-            jit_compile=way == "xla",
-        )(*tensors)
-    return with_gradients(function, *tensors)
-
-
-@pytest.mark.parametrize("way", ways())
+@every_way
 @pytest.mark.parametrize(
     "smoothing, tokens, biased",
     [(0.1, 33, False), (0.0, 16, False), (0.1, 1, False), (0.0, 33, True),
@@ -95,7 +81,7 @@ def test_it_is_the_loss_and_gradient_of_all_logits(way, smoothing, tokens, biase
         )
 
 
-@pytest.mark.parametrize("way", ways())
+@every_way
 def test_bfloat16_products_give_float32_sums(way):
     states, matrix, targets, weights = arrays()
 

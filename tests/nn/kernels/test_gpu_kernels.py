@@ -6,7 +6,6 @@ placed on the host, and its inputs and outputs are copied at every step.
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import kernels
 
 import keras_transformer as kt
-from keras_transformer.nn.kernels.few_passes import of_this_replica
+from keras_transformer.nn.layers.dropout import of_this_replica
 from keras_transformer.search import Generator
 
 # "DEFAULT" kernels serve every device that has none of its own.
@@ -78,26 +77,17 @@ def graph_of(function, *specs):
     return traced.graph.as_graph_def()
 
 
-def make(kind, dtype):
-    sizes = {"source_vocabulary_size": 4001, "target_vocabulary_size": 4001}
-    keras.config.set_dtype_policy(dtype)
-    try:
-        if kind == "language model":
-            config = kt.LanguageModelConfig(
-                vocabulary_size=4001, num_layers=1, d_model=16, d_ff=32, num_heads=2
-            )
-            model = kt.LanguageModel(config)
-        else:
-            config = kt.TransformerConfig.preset(
-                "tiny", **sizes, num_encoder_layers=1, num_decoder_layers=1
-            )
-            model = kt.Transformer(config)
-        return model
-    finally:
-        keras.config.set_dtype_policy("float32")
+def make(kind="transformer", dtype="float32"):
+    sizes = {"d_model": 16, "d_ff": 32, "num_heads": 2}
+    if kind == "language model":
+        config = kt.LanguageModelConfig(vocabulary_size=4001, num_layers=1, **sizes)
+        return kt.LanguageModel(config, dtype=dtype)
+    sizes |= {"source_vocabulary_size": 4001, "target_vocabulary_size": 4001}
+    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    return kt.Transformer(kt.TransformerConfig(**sizes), dtype=dtype)
 
 
-def compiled(kind, dtype, clipnorm=None, **options):
+def compiled(kind="transformer", dtype="float32", clipnorm=None, **options):
     model = make(kind, dtype)
     rows = np.ones((2, 3), "int32")
     model(rows if kind == "language model" else (rows, rows))
@@ -117,7 +107,7 @@ KINDS = ["transformer", "language model"]
 DTYPES = ["float32", "mixed_bfloat16"]
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("language model-mixed_bfloat16")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_training_and_validation(kind, dtype):
@@ -127,15 +117,14 @@ def test_training_and_validation(kind, dtype):
 
 
 def test_accumulation_and_a_clipped_gradient():
-    options = {"gradient_accumulation_steps": 2, "clipnorm": 1.0}
-    model, data = compiled("transformer", "float32", **options)
+    model, data = compiled(gradient_accumulation_steps=2, clipnorm=1.0)
     assert without_kernel(graph_of(model.train_step, data)) == set()
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("mixed_bfloat16")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_training_that_xla_compiles(dtype):
-    model, data = compiled("transformer", dtype)
+    model, data = compiled(dtype=dtype)
     step = tf.function(model.train_step, jit_compile=True, autograph=False)
     graph = step.get_concrete_function(data).graph.as_graph_def()
     assert without_kernel(graph, XLA) == set()
@@ -150,11 +139,11 @@ def test_the_number_of_a_replica_in_a_mask():
     assert without_kernel(graph) == set()
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("4-mixed_bfloat16")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("beam", [1, 4])
 def test_decoding(beam, dtype):
-    generator = Generator(make("transformer", dtype), kt.DecodingConfig(beam_size=beam))
+    generator = Generator(make(dtype=dtype), kt.DecodingConfig(beam_size=beam))
     search = graph_of(lambda *ids: generator.search(*ids).ids, IDS, LENGTHS)
     assert without_kernel(search) == set()
     assert without_kernel(graph_of(generator.score, IDS, IDS)) == set()
@@ -164,7 +153,7 @@ def test_decoding(beam, dtype):
 def test_sampling():
     numbers = [tf.TensorSpec(shape, tf.float32) for shape in ([None, None], [None])]
     for config in (kt.DecodingConfig(), kt.DecodingConfig(top_k=5, top_p=0.9)):
-        generator = Generator(make("transformer", "float32"), config)
+        generator = Generator(make(), config)
         sample = graph_of(
             lambda *inputs, g=generator: g.sample(*inputs).ids, IDS, LENGTHS, *numbers
         )

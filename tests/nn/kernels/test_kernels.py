@@ -15,7 +15,8 @@ from keras_transformer.nn.kernels.caches import (
 )
 from keras_transformer.nn.kernels.recurrence import _by_doubling, linear_recurrence
 from keras_transformer.nn.layers import FeedForward, MultiHeadAttention
-from keras_transformer.nn.layers.basic import Dropout, LayerNormalization
+from keras_transformer.nn.layers.basic import LayerNormalization
+from keras_transformer.nn.layers.dropout import Dropout
 from tests.nn.kernels.ways import called, every_way, on_tensorflow, with_gradients
 
 B, H, L, K = 2, 3, 5, 7
@@ -195,7 +196,7 @@ LAYERS = {
     "masked attention": (ATTENTION, {"mask": MASK}),
 }
 # The casts of these are those of the others.
-PLAIN = ("over another axis", "attention")
+PLAIN = ("over another axis", "feed-forward", "attention")
 OF_TYPES = [
     (name, policy)
     for name in LAYERS

@@ -1,5 +1,7 @@
 """The ways in which a kernel runs: eager, in a graph, by XLA; and its gradient."""
 
+import contextlib
+
 import keras
 import pytest
 from keras import ops
@@ -11,6 +13,21 @@ on_tensorflow = pytest.mark.skipif(
 every_way = pytest.mark.parametrize(
     "way", ["eager", *(pytest.param(way, marks=on_tensorflow) for way in WAYS[1:])]
 )
+
+
+@contextlib.contextmanager
+def eagerly():
+    """Runs TensorFlow's functions step by step: values need no graph."""
+    if keras.backend.backend() != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 def called(way, function, *inputs):

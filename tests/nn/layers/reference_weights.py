@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_transformer.nn.kernels.caches import prepare_mask
+from keras_transformer.nn.layers.attention import prepare_mask
 from tests.reference import numpy_transformer as reference
 from tests.reference.numpy_attention import kind_of_self_attention
 

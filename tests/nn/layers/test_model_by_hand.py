@@ -128,7 +128,7 @@ def from_file(model, path):
 
 def train(model, steps=3):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.05), loss)
+    model.compile(keras.optimizers.SGD(0.05), loss, run_eagerly=True)
     return [float(model.train_on_batch(INPUTS, TARGET_OUT)) for _ in range(steps)]
 
 
@@ -182,7 +182,7 @@ def test_a_file_brings_it_back(model, tmp_path):
 WAYS = {"int8": (0.1, 1), "int4": (1.0, 2)}
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("int8")
 @pytest.mark.parametrize("way", WAYS)
 def test_integers(model, way, tmp_path):
     """Every matrix is rounded, the outputs stay near, and a file keeps the integers."""
@@ -209,7 +209,7 @@ def test_integers(model, way, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Invalid quantization mode")
-@pytest.mark.one_case
+@pytest.mark.one_case("gptq")
 @pytest.mark.parametrize("way", ("gptq", "awq"))
 def test_calibrated_integers(way, rng):
     """Every matrix of the blocks is rounded by Keras, and the outputs stay near."""
@@ -248,7 +248,7 @@ def test_float8_trains(model):
     assert losses[2] < losses[0]
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("None")
 @pytest.mark.parametrize("way", (None, "int8", "int4"))
 def test_adapters(model, way, tmp_path, rng):
     """Nothing else is trained, a file holds the sums, and what is loaded still trains.

@@ -1,11 +1,20 @@
-"""Checks of arguments that layers and models share."""
+"""Checks of arguments that layers, losses and models share."""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
+
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.kernels.keras_private import learns_shapes
+from keras_transformer.types import TensorLike
+
+_READS_VALUES = contextvars.ContextVar("reads_values", default=True)
 
 
 def check_size(name, value, optional=False):
@@ -69,3 +78,60 @@ def described(value):
     if hasattr(value, "shape"):
         return f"one tensor of shape {tuple(value.shape)}"
     return f"{value!r:.80}"
+
+
+def check_ids(name, ids, size, pad_id=None):
+    """Raises `ValueError` for an id that is neither below `size` nor `pad_id`.
+
+    It does nothing in a compiled step, where no value is known.
+    """
+    values = None if size is None else known_values(ids)
+    if values is None or not values.size:
+        return
+    if values.min() >= 0 and values.max() < size:
+        return
+    is_good = (values >= 0) & (values < size)
+    rule = f"`{name}` must be ids from 0 to {size - 1}"
+    rest = ""
+    if pad_id is not None:
+        is_good |= values == pad_id
+        rule += ", or `pad_id` at padding; convert ids such as -100 to it"
+        rest = f", pad_id={pad_id}"
+    if not is_good.all():
+        raise ValueError(f"{rule}. Received: the id {values[~is_good][0]}{rest}")
+
+
+@contextlib.contextmanager
+def without_known_values() -> Iterator[None]:
+    """Makes a block or function one in which `known_values` reads no tensor."""
+    token = _READS_VALUES.set(False)
+    try:
+        yield
+    finally:
+        _READS_VALUES.reset(token)
+
+
+def known_values(tensor: TensorLike) -> np.ndarray | None:
+    """Returns the values of a tensor, or `None` while a graph is being traced."""
+    backend = keras.backend.backend()
+    if backend == "torch":
+        import torch
+
+        if torch.compiler.is_compiling():
+            return None
+    if isinstance(tensor, keras.KerasTensor) or not _READS_VALUES.get():
+        return None
+    if isinstance(tensor, (np.ndarray, list, tuple)):
+        return np.asarray(tensor)
+    tensor = ops.convert_to_tensor(tensor)
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        is_known = not tf.is_symbolic_tensor(tensor)
+    elif backend == "jax":
+        import jax
+
+        is_known = not isinstance(tensor, jax.core.Tracer)
+    else:
+        is_known = tensor.device.type != "meta"
+    return ops.convert_to_numpy(tensor) if is_known and not learns_shapes() else None

@@ -1,4 +1,4 @@
-"""A LiteRT export translates as the live translator does, and without its libraries."""
+"""Exports answer as the live translator does; LiteRT's also without its libraries."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer import LiteTranslator
+from keras_transformer import ExportedTranslator, LiteTranslator
 from keras_transformer.apps import cli
 from tests import tiny_run
 
@@ -49,32 +49,40 @@ def assert_same(found, expected):
         assert found == expected
 
 
-@pytest.mark.one_case
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_translations_are_the_live_ones(translator, live, batch_size, monkeypatch):
     monkeypatch.setattr(translator, "batch_size", batch_size)
     found = translator(TEXTS)
     assert found == live(TEXTS)
     assert len(set(found)) >= 3  # The texts have different translations.
-    assert translator([]) == []
 
 
-@pytest.mark.one_case
-@pytest.mark.parametrize(
-    ("method", "arguments"),
-    [
-        ("translate", (TEXTS, 1)), ("translate", (TEXTS, 3)),
-        ("complete", (TEXTS, PREFIXES)), ("sample", (TEXTS, 0.0)),
-        ("score", (TEXTS, [text[::-1] for text in TEXTS])),
-        ("align", (TEXTS,)), ("align", (TEXTS, True)),
-    ],
-)  # fmt: skip
+@pytest.fixture(scope="module")
+def exported(saved_model):
+    translator = ExportedTranslator(saved_model.parent)
+    assert translator.path == saved_model
+    return translator
+
+
+# LiteRT draws other numbers, and a SavedModel has the mean of heads alone.
+BOTH = "translator", "exported"
+METHODS = [
+    ("__call__", (TEXTS,), BOTH), ("translate", (TEXTS, 1), BOTH),
+    ("translate", (TEXTS, 3), BOTH), ("complete", (TEXTS, PREFIXES), BOTH),
+    ("sample", (TEXTS, 0.0), BOTH), ("sample", (TEXTS, 1.0, 5), ["exported"]),
+    ("score", (TEXTS, [text[::-1] for text in TEXTS]), BOTH),
+    ("align", (TEXTS,), BOTH), ("align", (TEXTS, True), ["translator"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "arguments", "exports"), METHODS)
 def test_every_method_gives_the_live_results(
-    translator, live, method, arguments, monkeypatch
+    request, live, method, arguments, exports, monkeypatch
 ):
-    monkeypatch.setattr(translator, "batch_size", 3)
     expected = getattr(live, method)(*arguments)
-    assert_same(getattr(translator, method)(*arguments), expected)
+    for export in map(request.getfixturevalue, exports):
+        monkeypatch.setattr(export, "batch_size", 3)
+        assert_same(getattr(export, method)(*arguments), expected)
 
 
 def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(
@@ -181,8 +189,12 @@ def test_what_is_no_whole_export_is_refused(
         LiteTranslator(copy)
 
 
-def test_it_checks_what_it_is_asked(translator):
-    with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
-        translator.translate(["a"], 4)
-    with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
-        translator.translate("a text")
+def test_they_check_what_they_are_asked(translator, exported):
+    for one in (translator, exported):
+        assert one([]) == []
+        with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
+            one.translate(["a"], 4)
+        with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
+            one.translate("a text")
+    with pytest.raises(ValueError, match="`per_head` must be False"):
+        exported.align(["a"], per_head=True)

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.nn.kernels import fused_attention as module
-from keras_transformer.nn.kernels.fused_attention import fused_attention, obstacle
 from keras_transformer.nn.layers import (
     LocalAttention,
     MultiHeadAttention,
     attention,
 )
+from keras_transformer.nn.layers import attention as module
 from keras_transformer.nn.layers.attention import (
     dot_product_attention,
+    fused_attention,
+    obstacle,
     recorded_attention,
 )
 from tests.examples.test_examples import load
@@ -127,7 +128,6 @@ OBSTACLES = (
     ("jax", False, {"must": True}, GPU_LESS),
     ("jax", True, {}, None),
     ("jax", True, {"dtype": "float16", "mask": MASK}, None),
-    ("jax", True, {"rank": 5}, "it takes queries of rank 4, not 5"),
     ("jax", True, {"lengths": (5, 7)}, None),
     ("jax", True, {"lengths": (5, 8), "mask": MASK}, "even lengths only, not (5, 8)"),
     ("jax", True, {"lengths": (6, 7), "mask": MASK}, "even lengths only, not (6, 7)"),
@@ -150,7 +150,6 @@ OBSTACLES = (
     ("torch", False, {"dtype": "float64", "must": True}, None),
     ("torch", True, {}, None),
     ("torch", True, {"dtype": "float16", "mask": MASK}, None),
-    ("torch", True, {"rank": 5}, "it takes queries of rank 4, not 5"),
     ("torch", True, {"dtype": "float32", "widths": (4, 12)}, None),
     ("torch", True, {"dtype": "bfloat16", "widths": (16, 8)}, None),
     ("torch", True, {"dtype": "float64"}, "not for float64"),
@@ -165,14 +164,12 @@ def test_obstacles(monkeypatch, backend, gpu, asked, words):
     device = SimpleNamespace(compute_capability=asked.pop("capability"))
     distribution = asked.pop("distribution")
     given = {name: asked.pop(name) for name in ("mask", "must") if name in asked}
-    blocks = asked.pop("rank", 4) == 5
-    tensors = [ops.expand_dims(x, 2) if blocks else x for x in shaped(**asked)]
     jax = SimpleNamespace(devices=lambda: [device])
     monkeypatch.setitem(sys.modules, "jax", jax)
     monkeypatch.setattr(keras.distribution, "distribution", lambda: distribution)
     monkeypatch.setattr(keras.backend, "backend", lambda: backend)
     monkeypatch.setattr(module, "has_gpu", lambda: gpu)
-    found = obstacle(*tensors, **given)
+    found = obstacle(*shaped(**asked), **given)
     assert found is None if words is None else words in found
 
 
@@ -240,7 +237,7 @@ def two_layers(rng, *shapes, **options):
     return layers
 
 
-@pytest.mark.one_case
+@pytest.mark.one_case("every mask at once")
 @pytest.mark.parametrize("name", FUSED)
 def test_every_call_gives_the_same_by_a_kernel(rng, kernel, name):
     options, inputs, arguments = CALLS[name]
