@@ -90,7 +90,7 @@ def distill(
 
     def translations(lines):
         sides = [line.split("\t") for line in lines]
-        found = teacher.translate([source for source, _ in sides], best_of)
+        found = teacher.nbest([source for source, _ in sides], best_of)
         rows = zip(sides, found, strict=True)
         return [_line(*both, several) for both, several in rows]
 

@@ -74,13 +74,19 @@ class RayTranslator:
 
     def __call__(self, texts: list[str]) -> list[str]:
         """Returns one translation for each text, in order."""
-        return [found[0].text for found in self.translate(texts)]
+        return [best.text for best in self.translate(texts)]
 
-    def translate(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
-        """Returns the `n_best` `Translation`s of each text, best first."""
+    def translate(self, texts: list[str]) -> list[Translation]:
+        """Returns the best `Translation` of each text, of any number of sentences."""
+        return self._run("translate", texts)
 
+    def nbest(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
+        """Returns the `n_best` `Translation`s of each sentence, best first."""
+        return self._run("nbest", texts, n_best)
+
+    def _run(self, name, texts, *options):
         def run(worker, part):
-            return worker.run.remote(part, n_best)
+            return worker.run.remote(name, part, *options)
 
         parts = [texts[i : i + _PART] for i in range(0, len(texts), _PART)]
         try:
@@ -101,5 +107,5 @@ class _Worker:
 
         self._translator = ExportedTranslator(model)
 
-    def run(self, texts, n_best):
-        return self._translator.translate(texts, n_best)
+    def run(self, name, texts, *options):
+        return getattr(self._translator, name)(texts, *options)

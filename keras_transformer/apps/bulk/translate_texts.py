@@ -137,9 +137,7 @@ def best_translations(translate: Any) -> Callable[[list[str]], Sequence[Any]]:
 
     A function that is no translator is returned as it is.
     """
-    if not hasattr(translate, "translate"):
-        return translate
-    return lambda texts: [found[0] for found in translate.translate(texts)]
+    return getattr(translate, "translate", translate)
 
 
 def translate_texts(

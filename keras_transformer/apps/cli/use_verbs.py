@@ -111,9 +111,8 @@ def translate(options):
         window = 1 if sys.stdin.isatty() else _LINES_OF_A_PIPE
     texts, sources = itertools.tee(texts or bulk.read_texts(source))
     one_line = load_module("text.lines").one_line
-    most = options.n_best or 1
     translations = bulk.translate_lines(
-        lambda some: translator.translate(some, most), texts, window=window
+        _found_by(translator, options), texts, window=window
     )
     results = []
     cut = 0
@@ -139,8 +138,10 @@ def _translate_file(translator, source, options, name):
     """Translates a file into a file; `name` stands before the number of a line."""
     bulk = load_module("apps.bulk")
 
+    found_by = _found_by(translator, options)
+
     def translate(texts):
-        rows = translator.translate(texts, options.n_best or 1)
+        rows = found_by(texts)
         return [found[0]._replace(text=_line(found, options)) for found in rows]
 
     summary = bulk.translate_file(
@@ -159,6 +160,13 @@ def _translate_file(translator, source, options, name):
     return dataclasses.asdict(summary) | {"output": options.output}
 
 
+def _found_by(translator, options):
+    """Returns a function of texts that finds the translations of each, best first."""
+    if options.n_best is None and not options.no_split:
+        return lambda texts: [[best] for best in translator.translate(texts)]
+    return lambda texts: translator.nbest(texts, options.n_best or 1)
+
+
 def _line(found, options):
     """Returns the line of a text's translations, with the columns that are wanted."""
     if options.n_best is None and not options.scores:
@@ -175,6 +183,8 @@ def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
     alternatives = [{"text": one.text, "score": one.score} for one in found]
     best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
+    if sentences := found[0].sentences:
+        best["sentences"] = [sentence._asdict() for sentence in sentences]
     return best if n_best is None else best | {"n_best": alternatives}
 
 
@@ -215,6 +225,7 @@ def _fingerprint(translator, options):
     """Identifies model and options: only the same may continue an output."""
     path = options.model
     what = f"n_best={options.n_best}, scores={options.scores}"
+    what += f", no_split={options.no_split}"
     if is_run(path):
         what += translator.config.to_json()
     else:

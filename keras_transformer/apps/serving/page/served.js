@@ -66,9 +66,8 @@ function showControls() {
 
 /** Returns a signature and its rows, or why nothing is asked. */
 function readQuestion() {
-  // A line break is a space: one sentence at a time.
-  const text = source.value.replace(/\s+/g, " ").trim();
-  if (text === "") return "";
+  const text = source.value;
+  if (text.trim() === "") return "";
   if (count.value === "" || !count.checkValidity()) {
     return `How many must be a whole number from ${count.min} to ${count.max}.`;
   }
@@ -79,7 +78,7 @@ function readQuestion() {
     return { signature: "sample", rows, most };
   }
   if (prefix.value.trim() !== "") return { signature: "complete", rows: [{ text, prefix: prefix.value }], most };
-  return { signature: "nbest", rows: [{ text }], most };
+  return { signature: "serving_default", rows: [{ text }], most };
 }
 
 /** Asks the newest question; while one is answered, only the last of those that come is kept. */
@@ -106,7 +105,7 @@ async function translate() {
 /** Shows what the server answers, unless a newer question has come. */
 async function showAnswer(asked) {
   const begin = performance.now();
-  const { predictions = [], error } = await ask(asked.signature, asked.rows);
+  const { predictions = [], error } = await answersTo(asked);
   if (asked !== question) return;
   const seconds = (performance.now() - begin) / 1000;
   const translations = predictions.flatMap(translationsOf).slice(0, asked.most);
@@ -116,7 +115,8 @@ async function showAnswer(asked) {
   }
   if (error === undefined && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);
-  if (translations.length === 0 || !model.signatures.includes("align")) return;
+  const isText = predictions.some(hasSentences);
+  if (translations.length === 0 || isText || !model.signatures.includes("align")) return;
   const looked = await ask("align", [{ text: asked.rows[0].text }]);
   if (asked !== question) return;
   [aligned] = looked.predictions ?? [null];
@@ -124,8 +124,21 @@ async function showAnswer(asked) {
   choose(chosen);
 }
 
+/** Returns the answer to a question; of a single sentence, with other translations. */
+async function answersTo({ signature, rows }) {
+  const answer = await ask(signature, rows);
+  if (signature !== "serving_default" || answer.error !== undefined) return answer;
+  return answer.predictions.some(hasSentences) ? answer : ask("nbest", rows);
+}
+
+/** Says whether an answer's row is that of several sentences. */
+function hasSentences({ sources = [] }) {
+  return sources.filter((sentence) => sentence !== "").length > 1;
+}
+
 /** Returns the translations of an answer's row; a place that the search did not fill has no score. */
-function translationsOf({ translation, score, translations = [translation], scores = [score] }) {
+function translationsOf({ translation, score, translations, scores }) {
+  if (translation !== undefined) return [{ text: translation, score }];
   return translations.map((text, place) => ({ text, score: scores[place] })).filter(({ score }) => score !== null);
 }
 
