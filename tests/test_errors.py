@@ -461,7 +461,7 @@ ERRORS = {
         "must have one shape (B, T, V)...teacher_outputs of the shape (2, 5, 7), stu",
     # Text.
     **{
-        f"tiny_run.translator().translate({texts})":
+        f"tiny_run.translator().nbest({texts})":
             (TypeError, "`texts` must be a sequence of strings")
         for texts in ("'a dog'", "b'a dog'", "[b'a dog']", "[None]", "['a', 1]")
     },
@@ -480,9 +480,9 @@ ERRORS = {
         (TypeError, "`targets` must be a sequence of strings"),
     "tiny_run.translator().complete(['a'], {'a': 'b'})":
         (TypeError, "`prefixes` must be a sequence of strings"),
-    "tiny_run.translator().translate(['a'], n_best=4)":
+    "tiny_run.translator().nbest(['a'], n_best=4)":
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
-    "tiny_run.translator().translate(['a'], n_best=0)": "`n_best` must be",
+    "tiny_run.translator().nbest(['a'], n_best=0)": "`n_best` must be",
     "tiny_run.translator()([chr(0xd800)])": "`texts` must be Unicode. Received: ",
     "setattr(t := translator(), 'batch_size', 0) or t(['a'])": (
         "`batch_size` must be at least 1"

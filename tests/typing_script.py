@@ -78,7 +78,7 @@ reveal_type(Corpus)  # is: def
 translator = train([("a", "b")], "run", RunConfig(), optimizer=None)
 reveal_type(translator)  # is: Translator
 train([("a", "b")], "run", epochs=3)  # error: Unexpected keyword argument "epochs"
-reveal_type(translator.translate(["a"])[0][0].text)  # is: str
+reveal_type(translator.nbest(["a"])[0][0].text)  # is: str
 Translator.load(3)  # error: Argument 1 to "load"
 reveal_type(Translator.load("run"))  # is: Translator
 translator.translat(["a"])  # error: "Translator" has no attribute "translat"

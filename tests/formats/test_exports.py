@@ -193,8 +193,8 @@ def test_they_check_what_they_are_asked(translator, exported):
     for one in (translator, exported):
         assert one([]) == []
         with pytest.raises(ValueError, match="`n_best` must be from 1 to 3"):
-            one.translate(["a"], 4)
+            one.nbest(["a"], 4)
         with pytest.raises(TypeError, match="`texts` must be a sequence of strings"):
-            one.translate("a text")
+            one.nbest("a text")
     with pytest.raises(ValueError, match="`per_head` must be False"):
         exported.align(["a"], per_head=True)

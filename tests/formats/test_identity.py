@@ -41,7 +41,7 @@ OUTPUT = {"serving_default": "translation", "nbest": "translations"}
 def expected():
     """The bytes that the live translator gives for each sentence, by signature."""
     live = tiny_run.translator()
-    nbest = live.translate(SENTENCES, n_best=live.config.beam_size)
+    nbest = live.nbest(SENTENCES, n_best=live.config.beam_size)
     assert {len(translations) for translations in nbest} == {3}
     nbest = [[t.text.encode("utf-8") for t in three] for three in nbest]
     return {"nbest": nbest, "serving_default": [three[0] for three in nbest]}
@@ -51,7 +51,7 @@ def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypa
     live = tiny_run.translator()
     for size in (1, 7, 60):
         monkeypatch.setattr(live, "batch_size", size)
-        found = live.translate(SENTENCES, n_best=3)
+        found = live.nbest(SENTENCES, n_best=3)
         found = [[t.text.encode("utf-8") for t in three] for three in found]
         assert found == expected["nbest"]
     assert [t.encode("utf-8") for t in live(SENTENCES)] == expected["serving_default"]
@@ -168,7 +168,7 @@ def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(saved_model, expe
         for output, _ in answers
     ]
     assert_calls(rows, expected)
-    live = tiny_run.translator().translate(BATCHES[0])
+    live = tiny_run.translator().nbest(BATCHES[0])
     scores = [best[0].score for best in live]
     assert answers[0][1]["values"] == pytest.approx(scores, rel=1e-4)
     assert empty == [{"shape": [0], "values": []}] * 2

@@ -93,7 +93,7 @@ def live(request):
 
 
 def test_a_saved_model_translates_as_the_model(live, tmp_path):
-    expected = [found[0] for found in live.translate(TEXTS)]
+    expected = [found[0] for found in live.nbest(TEXTS)]
     assert len({translation.score for translation in expected}) == len(TEXTS)
     loaded = tf.saved_model.load(str(live.export(tmp_path / "model" / "1")))
     outputs = loaded.signatures["serving_default"](text=tf.constant(TEXTS))

@@ -156,7 +156,7 @@ def test_every_length_of_source_gives_what_the_live_model_gives(site):
         model_file=str(site / "joint.model")
     )
     assert set(interpreter.get_signature_list()) == {"translate_16", "translate_32"}
-    expected = live.translate([*TEXTS, LONG], n_best=3)
+    expected = live.nbest([*TEXTS, LONG], n_best=3)
     for text, translations in zip([*TEXTS, LONG], expected, strict=True):
         ids = [*tokenizer.encode(text), 2]
         for length in (16, 32):
@@ -277,7 +277,7 @@ def test_a_browser_translates_what_is_typed_and_goes_on_offline(real_site, page)
     live, errors = tiny_run.translator(), []
     page.on("console", lambda told: told.type == "error" and errors.append(told.text))
     page.on("pageerror", lambda error: errors.append(str(error)))
-    best = [row[0].text for row in live.translate([*TEXTS, LONG], n_best=3)]
+    best = [row[0].text for row in live.nbest([*TEXTS, LONG], n_best=3)]
     with Site(real_site) as site:
         page.goto(site.url)
         wait(page, READY)
@@ -285,7 +285,7 @@ def test_a_browser_translates_what_is_typed_and_goes_on_offline(real_site, page)
         shown = "document.querySelector('#target').innerText"
         wait(page, f"{QUIET} && {shown} == {best[0]!r}")
         others = lines_of(page, "#others-list span")
-        assert others == [t.text for t in live.translate(TEXTS[:1], n_best=3)[0]]
+        assert others == [t.text for t in live.nbest(TEXTS[:1], n_best=3)[0]]
         page.click("#examples button:nth-of-type(2)")
         assert page.input_value("#source") == "a dog"
         wait(page, QUIET)

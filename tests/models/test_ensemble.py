@@ -146,7 +146,7 @@ def test_an_export_gives_what_the_live_ensemble_gives(tmp_path):
     both = ExportedTranslator(joined().export(tmp_path / "tiny" / "1")), joined()
     found, expected = (one(TEXTS) for one in both)
     assert found == expected
-    scores = ([best[0].score for best in one.translate(TEXTS)] for one in both)
+    scores = ([best[0].score for best in one.nbest(TEXTS)] for one in both)
     np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-5)
     for aligned in zip(*(one.align(TEXTS) for one in both), strict=True):
         heads = (one.attention for one in aligned)
@@ -180,8 +180,8 @@ def test_it_becomes_a_litert_file(tmp_path, quantize):
     lite = LiteTranslator(path)
     if quantize == "none":
         assert lite(TEXTS) == joined()(TEXTS)
-        expected = [best[0].score for best in joined().translate(TEXTS)]
-        found = [best[0].score for best in lite.translate(TEXTS)]
+        expected = [best[0].score for best in joined().nbest(TEXTS)]
+        found = [best[0].score for best in lite.nbest(TEXTS)]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     else:
         assert len(lite(TEXTS)) == len(TEXTS)

@@ -67,7 +67,7 @@ def test_inputs_of_any_size_get_one_of_twelve_shapes(rng):
 
 
 VERBS = {
-    "translate": lambda translator: translator.translate(TEXTS, n_best=2),
+    "translate": lambda translator: translator.nbest(TEXTS, n_best=2),
     "complete": lambda translator: [translator.complete(TEXTS, BEGUN)],
     "sample": lambda translator: [translator.sample(TEXTS, temperature=1.3, seed=5)],
     "score": lambda translator: [translator.score(TEXTS, BEGUN)],
@@ -119,9 +119,9 @@ def test_a_quantised_model_is_compiled_again():
     randomise(model, np.random.default_rng(3))
     rest = tiny_run.tokenizers(), tiny_run.CONFIG.decoding
     translator = kt.Translator(model, *rest)
-    before = translator.translate(TEXTS[:1])
+    before = translator.nbest(TEXTS[:1])
     model.quantize("int8")
-    after = translator.translate(TEXTS[:1])
+    after = translator.nbest(TEXTS[:1])
     assert after == kt.Translator(model, *rest).translate(TEXTS[:1]) != before
 
 

@@ -65,7 +65,7 @@ def firsts(rows):
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[3]])  # One ends, one is cut.
 def test_n_best_are_those_of_the_generator(translator, text):
     expected = found_by_the_generator(translator, text)[:3]
-    found = translator.translate([text], n_best=3)[0]
+    found = translator.nbest([text], n_best=3)[0]
     assert [t.text for t in found] == [to_text(translator, i) for _, i in expected]
     scores = [score for score, _ in expected]
     np.testing.assert_allclose([t.score for t in found], scores, rtol=1e-4)
@@ -73,7 +73,7 @@ def test_n_best_are_those_of_the_generator(translator, text):
 
 def test_nothing_in_nothing_out(translator):
     blanks = ["", "   ", "\t", "\n", "\u3000"]
-    assert translator.translate(blanks) == [[("", 0.0, False)]] * 5
+    assert translator.nbest(blanks) == [[("", 0.0, False)]] * 5
     assert translator([TEXTS[0], *blanks]) == [*translator([TEXTS[0]]), *[""] * 5]
     assert translator([]) == []
 
@@ -84,16 +84,16 @@ def test_an_over_long_text_is_cut_at_max_source_length(translator):
     kept = tokenizer.detokenize([pieces[:31]])[0].numpy().decode()
     assert len(pieces) > 32
     assert TEXTS[2].startswith(kept)
-    [[cut]], [[whole]] = translator.translate([TEXTS[2]]), translator.translate([kept])
+    [[cut]], [[whole]] = translator.nbest([TEXTS[2]]), translator.nbest([kept])
     assert whole == cut._replace(truncated=False)
-    assert translator.translate([kept]) != translator.translate([kept[:-2]])
+    assert translator.nbest([kept]) != translator.nbest([kept[:-2]])
 
 
 def test_every_result_says_whether_a_text_was_cut(translator):
     texts, prefixes = ["dog", TEXTS[2], "dog"], ["", "", "die alte " * 20]
     source_is_cut, any_is_cut = [False, True, False], [False, True, True]
     for expected, results in (
-        (source_is_cut, firsts(translator.translate(texts, n_best=3))),
+        (source_is_cut, firsts(translator.nbest(texts, n_best=3))),
         (source_is_cut, translator.sample(texts)),
         (source_is_cut, translator.align(texts)),
         (any_is_cut, translator.complete(texts, prefixes)),
@@ -106,7 +106,7 @@ def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):
     translator.save(tmp_path / "saved")
     loaded = Translator.load(tmp_path / "saved")
     assert loaded.config == translator.config
-    assert loaded.translate(TEXTS, 3) == translator.translate(TEXTS, 3)
+    assert loaded.nbest(TEXTS, 3) == translator.nbest(TEXTS, 3)
     other = DecodingConfig(beam_size=7)
     assert Translator.load(tmp_path / "saved", other).config is other
     assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
@@ -140,7 +140,7 @@ def test_a_completion_is_the_generators_with_the_prefix(translator):
 
 def test_without_a_prefix_it_completes_to_the_translation(translator):
     found = translator.complete(TEXTS, [""] * len(TEXTS))
-    for one, other in zip(found, firsts(translator.translate(TEXTS)), strict=True):
+    for one, other in zip(found, firsts(translator.nbest(TEXTS)), strict=True):
         assert one.text == other.text
         assert one.score == pytest.approx(other.score, rel=1e-5)
     found = translator.complete(["", "dog", " "], ["", "der", "die"])

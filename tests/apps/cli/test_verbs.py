@@ -147,7 +147,7 @@ def test_translate_takes_arguments_a_file_or_standard_input(
 
 @pytest.mark.slow
 def test_scores_and_alternatives_stand_in_columns(saved_model, capsys):
-    live = tiny_run.translator().translate(TEXTS, n_best=3)
+    live = tiny_run.translator().nbest(TEXTS, n_best=3)
     words = "translate", saved_model, *TEXTS
 
     def columns(*words_):

@@ -105,7 +105,7 @@ async function translate() {
 /** Shows what the server answers, unless a newer question has come. */
 async function showAnswer(asked) {
   const begin = performance.now();
-  const { predictions = [], error } = await answersTo(asked);
+  const { predictions = [], error } = await ask(asked.signature, asked.rows);
   if (asked !== question) return;
   const seconds = (performance.now() - begin) / 1000;
   const translations = predictions.flatMap(translationsOf).slice(0, asked.most);
@@ -115,25 +115,19 @@ async function showAnswer(asked) {
   }
   if (error === undefined && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);
-  const isText = predictions.some(hasSentences);
-  if (translations.length === 0 || isText || !model.signatures.includes("align")) return;
+  const sentences = predictions[0]?.sources?.filter((sentence) => sentence !== "") ?? [];
+  if (translations.length === 0 || sentences.length > 1) return;
+  if (asked.signature === "serving_default" && asked.most > 1) {
+    const { predictions: others = [] } = await ask("nbest", [{ text: sentences[0] }]);
+    if (asked !== question) return;
+    show(others.flatMap(translationsOf).slice(0, asked.most), told.join(" "), told.length > 1);
+  }
+  if (!model.signatures.includes("align")) return;
   const looked = await ask("align", [{ text: asked.rows[0].text }]);
   if (asked !== question) return;
   [aligned] = looked.predictions ?? [null];
   map.show(aligned);
   choose(chosen);
-}
-
-/** Returns the answer to a question; of a single sentence, with other translations. */
-async function answersTo({ signature, rows }) {
-  const answer = await ask(signature, rows);
-  if (signature !== "serving_default" || answer.error !== undefined) return answer;
-  return answer.predictions.some(hasSentences) ? answer : ask("nbest", rows);
-}
-
-/** Says whether an answer's row is that of several sentences. */
-function hasSentences({ sources = [] }) {
-  return sources.filter((sentence) => sentence !== "").length > 1;
 }
 
 /** Returns the translations of an answer's row; a place that the search did not fill has no score. */
