@@ -77,7 +77,7 @@ class RayTranslator:
         return [found[0].text for found in self.translate(texts)]
 
     def translate(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
-        """Returns the `n_best` `Translation`s of each text, best first."""
+        """Returns the best `n_best` translations of each text, best first."""
 
         def run(worker, part):
             return worker.run.remote(part, n_best)
