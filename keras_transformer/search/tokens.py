@@ -252,7 +252,8 @@ def allowed_tokens(tokens, position, special_ids, constraints):
     pad_id, start_id, end_id = special_ids
     is_end = ops.equal(tokens, end_id)
     # Padding and start are not allowed unless they are the end.
-    allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
+    is_start = ops.equal(tokens, start_id)
+    allowed = is_end | (ops.not_equal(tokens, pad_id) & ~is_start)
     if constraints.never is not None:
         allowed &= ops.not_equal(tokens, constraints.never)
     if constraints.min_length > 1:
