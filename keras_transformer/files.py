@@ -44,8 +44,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def creating_directory(path: str | Path) -> Iterator[Path]:
     """Yields a temporary directory that becomes `path` if the block raises no error.
 
-    Its files are on the disk before. What a killed process left of an earlier try, or
-    of another version, is removed with a warning.
+    Its files are flushed to the disk first. What a killed process left of an earlier
+    try, or of another version, is removed with a warning.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,7 @@ def digest(path: str | Path) -> str:
 
 
 def take_lock(descriptor: int, path: str | Path, wait: bool = False) -> bool:
-    """Locks an open file or directory until it is closed, at last by the process's end.
+    """Locks an open file or directory until it is closed, or its process ends.
 
     Returns False if another process has moved it or, without `wait`, has locked it.
     """

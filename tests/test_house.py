@@ -31,22 +31,22 @@ PACKAGE = ROOT / "keras_transformer"
 DOORS = {
     ".": 2430,
     "apps": 16227,
-    "config": 5317,
-    "formats": 13857,
-    "models": 12226,
-    "nn": 25060,
-    "search": 15956,
-    "testing": 3423,
-    "text": 9418,
-    "training": 15394,
+    "config": 5308,
+    "formats": 13862,
+    "models": 12247,
+    "nn": 25041,
+    "search": 15959,
+    "testing": 3417,
+    "text": 9434,
+    "training": 15417,
 }
-WHOLE = 119308
-# Switches of file. The threads of `train` may meet in another order, for one more.
+WHOLE = 119345
+# Switches of file. The threads of `train` do not always meet alike: 236 to 238.
 WALKS = {
     "encoder_layer": 12,
-    "fit": 56,
+    "fit": 58,
     "translate": 71,
-    "train_verb": 233,
+    "train_verb": 238,
 }
 
 NO_TOKENS = {

@@ -251,7 +251,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "layers.md"
 
 
 def test_the_page_quotes_the_errors():
-    """`tests/test_other_backends.py` runs it on the others."""
+    """`tests/models/test_other_backends.py` runs it on the others."""
     text = PAGE.read_text("utf-8").split("## Checks for your layers\n")[1]
     (block,) = re.findall(r"```python\n(.*?)```", text.split("\n## ")[0], re.DOTALL)
     exec(block, namespace := {})

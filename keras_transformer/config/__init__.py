@@ -1,6 +1,7 @@
 """Every option of the package: frozen dataclasses that check themselves.
 
 The flags of the command line, with their help and defaults, are made from these fields.
+Read `options.py` first.
 """
 
 from keras_transformer.config.layer_config import EncoderConfig

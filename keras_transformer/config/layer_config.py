@@ -59,7 +59,7 @@ class AttentionKind(NamedTuple):
     has_weights: bool = True  # has attention weights: dropout, heads that share keys
 
 
-# A new kind is an entry here and its class in `layers.transformer_layer`.
+# A new kind is an entry here and a class in `_KINDS` of nn/layers/transformer_layer.py.
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
     "local": AttentionKind(needs_window=True),

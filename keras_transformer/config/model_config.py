@@ -144,12 +144,13 @@ class TransformerConfig(TokenModelConfig):
             ", such as the encoder's: give decoder_self_attention='ssru' to use it in "
             "the decoder only"
         )
-        sizes = self.source_vocabulary_size, self.target_vocabulary_size
+        source = self.source_vocabulary_size
+        target = self.target_vocabulary_size
         self.check_tied_embeddings(
-            sizes[0] == sizes[1],
-            "source_vocabulary_size={}, target_vocabulary_size={}".format(*sizes),
+            source == target,
+            f"source_vocabulary_size={source}, target_vocabulary_size={target}",
         )
-        self._check_special_ids(min(sizes))
+        self._check_special_ids(min(source, target))
         is_ssru = self.decoder_self_attention == "ssru"
         if is_ssru and (self.attention != "dot-product" or self.relative_positions):
             raise ValueError(
@@ -186,7 +187,7 @@ class TransformerConfig(TokenModelConfig):
             >>> TransformerConfig.preset("tiny").d_model
             128
         """
-        check_choice("preset", name, cls.PRESETS)
+        check_choice("name", name, cls.PRESETS)
         return cls(**cls.PRESETS[name]).replace(**overrides)
 
 

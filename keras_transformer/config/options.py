@@ -177,7 +177,8 @@ def check_number(
 ) -> None:
     """Raises `ValueError` unless a value is an int or float within `bounds`.
 
-    A tensor, whose value a graph does not know, is not checked. `rule` are other words.
+    A tensor, whose value a graph does not know, is not checked. `rule` replaces the
+    words of the error.
     """
     accepted = numbers.Integral if kind is int else numbers.Real
     # The order suits PyTorch's compiler, for which a size is an int without attributes.

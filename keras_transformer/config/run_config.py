@@ -18,7 +18,7 @@ from keras_transformer.config.options import (
 )
 from keras_transformer.config.training_config import TrainingConfig
 
-# They hold the bytes and some letters.
+# Enough for the 256 bytes and some letters.
 _FEWEST_PIECES = 300
 
 
@@ -184,7 +184,7 @@ _FEW_PAIRS = dict(
     average_checkpoints=10,
     length_penalty=1.0,
 )
-# Runs for corpora of up to `most_pairs`; `sizes` names a `TransformerConfig.PRESETS`.
+# Runs for corpora of up to `most_pairs`, of the size in `TransformerConfig.PRESETS`.
 # An option that is not named has its default, which is the paper's where it has one.
 PRESETS = {
     "micro": _FEW_PAIRS

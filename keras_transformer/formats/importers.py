@@ -1,8 +1,8 @@
 """Import of trained translators from Marian and Hugging Face.
 
 `marian` and `hugging_face` read a folder; `vocabulary` makes the tokenizers and orders
-the rows of the matrices; `build` makes the `Translator`. An option or a tensor that is
-not supported is an error that names it.
+the rows of the matrices; `imported_model` makes the `Translator`. An option or a tensor
+that is not supported is an error that names it.
 """
 
 from __future__ import annotations

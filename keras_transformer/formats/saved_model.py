@@ -1,4 +1,4 @@
-"""SavedModels from text to text: writing, serving and calling them."""
+"""SavedModels from text to text, the files of a server beside them, and their use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ _SENTENCES = (
 # A server runs these requests while it loads a version, so that no client waits for
 # TensorFlow's plans. Each sentence by itself, then eight together: a plan serves every
 # size of a batch. max_batch_size in templates/batching_parameters.txt is no smaller.
-BATCHES = (*([sentence] for sentence in _SENTENCES), [*_SENTENCES * 2, *_SENTENCES[:2]])
+_EIGHT = [_SENTENCES[i % 3] for i in range(8)]
+BATCHES = [*([sentence] for sentence in _SENTENCES), _EIGHT]
 
 
 def export_saved_model(

@@ -21,7 +21,7 @@ from keras_transformer.nn.kernels.keras_private import (
 )
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 
-# What training without logits computes in its own way, or hands no logits to.
+# Methods that training without logits does not call, or calls without logits.
 _METHODS = ("call", "logits", "output_rows", "compute_loss", "compute_metrics")
 # Parts that a batch is split into, one per processor core.
 _num_parts = 1
@@ -82,7 +82,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if can_ask else os.cpu_count() or 1
 
 
-def evaluate(model, data, training):
+def batch_loss(model, data, training):
     """Returns this replica's mean loss, number of targets, and a function of logs."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     loss, y_pred = loss_and_scores(model, x, y, sample_weight, training)
@@ -165,7 +165,7 @@ class Verdict(NamedTuple):
 class UpdateState:
     """Variables of training beside the optimizer's.
 
-    An update takes `steps` batches; with `stops` batches after a bad one are ignored.
+    An update takes `steps` batches. With `stops`, batches after a bad one are ignored.
     """
 
     def __init__(self, optimizer, weights, steps, stops):

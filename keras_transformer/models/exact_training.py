@@ -22,18 +22,6 @@ _STEPS = {"tensorflow": tensorflow_step, "jax": jax_step, "torch": torch_step}[
 _LOOK_EVERY = 16
 
 
-def _counter(variable, meaning):
-    """Returns a property that reads a variable of a model from the device."""
-
-    def read(model):
-        if model._update is None:  # not compiled
-            return 0
-        model.sync_variables()
-        return int(ops.convert_to_numpy(variable(model)))
-
-    return property(read, doc=meaning)
-
-
 class ExactTraining(BuildsFromSpec):
     """Mixin, before `keras.Model`, for exact accumulation, replicas and clipping.
 
@@ -125,16 +113,30 @@ class ExactTraining(BuildsFromSpec):
         """All variables; those of training are not saved."""
         return super().variables + getattr(self._update, "variables", [])
 
-    updates = _counter(lambda model: model.optimizer.iterations, "Updates made.")
-    nonfinite_batches = _counter(
-        lambda model: model._update.nonfinite_batches, "Bad batches so far."
-    )
-    held_batches = _counter(
-        lambda model: model._update.held, "Batches from this `fit`'s bad one on."
-    )
-    accumulated_batches = _counter(
-        lambda model: model._update.batches, "Batches since the last update."
-    )
+    @property
+    def updates(self):
+        """Updates made."""
+        return 0 if self._update is None else self._read(self.optimizer.iterations)
+
+    @property
+    def nonfinite_batches(self):
+        """Bad batches so far."""
+        return 0 if self._update is None else self._read(self._update.nonfinite_batches)
+
+    @property
+    def held_batches(self):
+        """Batches from this `fit`'s bad one on."""
+        return 0 if self._update is None else self._read(self._update.held)
+
+    @property
+    def accumulated_batches(self):
+        """Batches since the last update."""
+        return 0 if self._update is None else self._read(self._update.batches)
+
+    def _read(self, counter):
+        """Returns a variable that counts, from the device."""
+        self.sync_variables()
+        return int(ops.convert_to_numpy(counter))
 
     def sync_variables(self):
         """Updates all variables; needed within `fit` on JAX only."""

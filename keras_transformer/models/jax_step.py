@@ -7,7 +7,7 @@ import itertools
 import keras
 from keras import ops
 
-from keras_transformer.models.batch_step import evaluate, global_norm
+from keras_transformer.models.batch_step import batch_loss, global_norm
 
 
 def train_step(model, state, data):
@@ -20,7 +20,9 @@ def train_step(model, state, data):
     optimizer = model.optimizer
 
     def scaled_loss(weights):
-        loss, *rest = _evaluate(model, (weights, others, metrics), data, training=True)
+        loss, *rest = _stateless_loss(
+            model, (weights, others, metrics), data, training=True
+        )
         with _scope(optimizer.variables, moments):
             return optimizer.scale_loss(loss), (loss, *rest)
 
@@ -57,17 +59,17 @@ def train_step(model, state, data):
 
 def test_step(model, state, data):
     """Evaluates a batch; returns logs and new values of all variables."""
-    _, _, logs, others, metrics = _evaluate(model, state, data, training=False)
+    _, _, logs, others, metrics = _stateless_loss(model, state, data, training=False)
     return logs, (state[0], others, metrics)
 
 
-def _evaluate(model, state, data, training):
+def _stateless_loss(model, state, data, training):
     """Returns loss, targets, logs and the new other and metrics' values."""
     others = model.non_trainable_variables
     metrics = model.metrics_variables
     variables = [*model.trainable_variables, *others, *metrics]
     with _scope(variables, itertools.chain(*state)) as scope:
-        loss, targets, update_metrics = evaluate(model, data, training)
+        loss, targets, update_metrics = batch_loss(model, data, training)
         logs = update_metrics()
     return loss, targets, logs, _values(scope, others), _values(scope, metrics)
 

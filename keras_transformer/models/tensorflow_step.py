@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.models.batch_step import Verdict, evaluate, inner_optimizer
+from keras_transformer.models.batch_step import Verdict, batch_loss, inner_optimizer
 from keras_transformer.nn.kernels.keras_private import clipped_by
 
 
@@ -16,7 +16,7 @@ def train_step(model, data):
     context = tf.distribute.get_replica_context()
     update = model._update
     with tf.GradientTape() as tape:
-        loss, targets, update_metrics = evaluate(model, data, training=True)
+        loss, targets, update_metrics = batch_loss(model, data, training=True)
         total = _sum(context, targets)
         is_part = context.num_replicas_in_sync > 1 and not update.sums
         share = targets / tf.maximum(total, 1.0) if is_part else 1.0
@@ -49,7 +49,7 @@ def test_step(model, data):
     """Evaluates a batch and returns the logs."""
     import tensorflow as tf
 
-    logs = evaluate(model, data, training=False)[-1]()
+    logs = batch_loss(model, data, training=False)[-1]()
     return _over_replicas(model, tf.distribute.get_replica_context(), logs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from keras_transformer.models.batch_step import evaluate, global_norm
+from keras_transformer.models.batch_step import batch_loss, global_norm
 from keras_transformer.nn.arguments import without_known_values
 
 
@@ -32,7 +32,7 @@ def train_step(model, data):
     optimizer = model.optimizer
     weights = model.trainable_weights
     model.zero_grad()
-    loss, targets, update_metrics = evaluate(model, data, training=True)
+    loss, targets, update_metrics = batch_loss(model, data, training=True)
     optimizer.scale_loss(loss).backward()
     with torch.no_grad():
         gradients = [
@@ -60,4 +60,4 @@ def train_step(model, data):
 @_unread
 def test_step(model, data):
     """Evaluates a batch and returns the logs."""
-    return evaluate(model, data, training=False)[-1]()
+    return batch_loss(model, data, training=False)[-1]()

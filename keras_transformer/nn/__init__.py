@@ -1,7 +1,7 @@
 """What a model is made of: tensors in, tensors out, on every backend.
 
 `layers` are the layers, `masks`, `losses` and `optimizers` what trains with them, and
-`kernels` the fast paths that several files share. Read
+`kernels` what several files share beneath them. Read
 `layers/transformer_layer.py` first.
 """
 

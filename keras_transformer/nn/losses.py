@@ -13,6 +13,7 @@ from keras_transformer.config.options import check_number
 from keras_transformer.nn.arguments import check_ids, check_rate
 from keras_transformer.nn.kernels.crossentropy import (
     TokenScores,
+    class_ids,
     first_largest,
     fused_crossentropy,
     smoothed_crossentropy,
@@ -230,7 +231,8 @@ def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float
         weights = weights * sample_weight
     if classes is None:
         return weights
-    is_other = ops.logical_or(ops.less(y_true, 0), ops.greater_equal(y_true, classes))
+    _, is_class = class_ids(y_true, classes)
+    is_other = ops.logical_not(is_class)
     return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
 
 

@@ -38,6 +38,7 @@ class Adam(keras.optimizers.Adam):
 
         # Keras would square repeated rows of a sparse gradient before their sum.
         gradient = tf.convert_to_tensor(gradient)
+        # On TensorFlow Keras passes the `tf.Variable`.
         dtype = variable.dtype
         # The operation has no AMSGrad and rounds its factors to the weight's type.
         if self.amsgrad or dtype.size < 4 or not in_tensorflow_graph():

@@ -193,7 +193,9 @@ class Generator:
         Takes the arguments of `score`; the attention of padding is 0.
         """
         if not self.model.has_attention:
-            raise ValueError("`align` needs a model with a `DecoderLayer`.")
+            raise ValueError(
+                "Attention to the source needs a model with a `DecoderLayer`."
+            )
         self._check_targets("target_out", target_out)
         return self._attended(source, target_out)
 

@@ -159,9 +159,9 @@ def learn_shortlist(
 
 
 def _cells(pairs, target_size):
-    """Returns a key for each source piece beside each target token, and their number.
+    """Returns keys of all pairs of a source piece and a target token.
 
-    The number is that of the pieces beside each target token.
+    And for each target token the number of its keys.
     """
     keys = [(y[:, None] + x * target_size).ravel() for x, y in pairs]
     sizes = [np.full(len(y), len(x)) for x, y in pairs]

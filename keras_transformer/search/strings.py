@@ -255,7 +255,7 @@ class Signature(NamedTuple):
             tf.debugging.assert_equal(
                 tf.shape(given)[0], batch, "All inputs must have one number of rows."
             )
-        if inputs[0].shape[0]:  # A graph knows it of no batch.
+        if inputs[0].shape[0]:  # Unknown in a graph.
             return self.function(search, *inputs, **options)
         # An empty batch gets an empty text.
         spare = tf.cast(batch < 1, tf.int32)

@@ -252,7 +252,8 @@ def allowed_tokens(tokens, position, special_ids, constraints):
     pad_id, start_id, end_id = special_ids
     is_end = ops.equal(tokens, end_id)
     # Padding and start are not allowed unless they are the end.
-    allowed = is_end | (ops.not_equal(tokens, pad_id) & (tokens != start_id))
+    is_start = ops.equal(tokens, start_id)
+    allowed = is_end | (ops.not_equal(tokens, pad_id) & ~is_start)
     if constraints.never is not None:
         allowed &= ops.not_equal(tokens, constraints.never)
     if constraints.min_length > 1:
@@ -299,9 +300,10 @@ def force(tokens, log_probabilities, logits, normaliser, forced):
     forced, is_forced = forced
     forced, is_token = class_ids(forced, ops.shape(logits)[-1])
     # Their log-probability: logits (R, V) less their log-sum-exp (R, 1).
-    its = ops.cast(pick(logits, forced), "float32") - normaliser
+    of_forced = ops.cast(pick(logits, forced), "float32") - normaliser
     is_first = ops.arange(tokens.shape[1]) == 0
-    is_possible = ops.logical_and(is_token, ops.isfinite(its))
-    its = ops.where(ops.logical_and(is_first, is_possible), its, IMPOSSIBLE)
+    is_possible = ops.logical_and(is_token, ops.isfinite(of_forced))
+    is_kept = ops.logical_and(is_first, is_possible)
+    of_forced = ops.where(is_kept, of_forced, IMPOSSIBLE)
     tokens = ops.where(is_forced, forced, tokens)
-    return tokens, ops.where(is_forced, its, log_probabilities)
+    return tokens, ops.where(is_forced, of_forced, log_probabilities)

@@ -1,7 +1,7 @@
 """Checks for layers and models of your own, whatever their weights.
 
 Each raises an `AssertionError` with the row and position of the largest difference.
-They need no test runner and run on every backend.
+They need no test runner and run on every backend. Read `causal.py` first.
 """
 
 from keras_transformer.testing.cached import assert_cached_equals_uncached

@@ -82,9 +82,8 @@ def assert_cached_equals_uncached(
             state = model.resize_decoding(state, ops.convert_to_tensor(kept), length)
         moved = np.take_along_axis(paths, parents[t, kept][..., None], axis=1)
         paths = np.concatenate([moved, tokens[t, kept][..., None]], axis=-1)
-        ids = tokens[t, kept].reshape(-1)
-        places = parents[t, kept]
-        ids, places = map(ops.convert_to_tensor, (ids, places))
+        ids = ops.convert_to_tensor(tokens[t, kept].reshape(-1))
+        places = ops.convert_to_tensor(parents[t, kept])
         logits, state = model.decode_step(ids, places, state, weights)
         # One length is compiled once.
         targets = np.full((len(kept) * beam_size, length), config.pad_id, "int32")

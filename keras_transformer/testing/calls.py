@@ -20,7 +20,7 @@ def as_array(tensor):
 
 
 def generator_of(seed, tolerance):
-    """Returns a random generator, once the numbers of a check are found to be some."""
+    """Returns a random generator; refuses a wrong seed or tolerance."""
     check_number("tolerance", tolerance, minimum=0)
     check_number("seed", seed, int, minimum=0)
     return np.random.default_rng(seed)

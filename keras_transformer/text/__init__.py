@@ -1,6 +1,7 @@
 """Sentence pairs, tokenizers and batches. Needs TensorFlow and tensorflow-text.
 
 Each name is loaded when it is asked for: `text.lines` needs neither.
+Read `pairs.py` first.
 """
 
 import lazy_loader

@@ -146,7 +146,9 @@ class ParallelText:
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
         for line, fields in self._read():
             if len(fields) == 2:
-                texts, problems = zip(*map(_checked, SIDES, fields), strict=True)
+                source = _checked("source", fields[0])
+                target = _checked("target", fields[1])
+                texts, problems = zip(source, target, strict=True)
             else:
                 texts = []
                 problems = [self._problem(len(fields))]

@@ -1,6 +1,6 @@
 """Training runs that can be resumed. The text needs TensorFlow on every backend.
 
-`plan` is what was asked for and will be done, `run` all that trains, and
+`plan` is what was asked for and will be done, `run` holds all that trains, and
 `intervals` goes from one saved state to the next. Read `train.py` first. Each name is
 loaded when it is asked for: `plan` refuses options without Keras.
 """

@@ -78,6 +78,10 @@ class Distribution:
         """Returns the mean of `value` over processes; all must call it together."""
         return value
 
+    def wait(self) -> None:
+        """Waits until all processes have called it."""
+        self.any(False)
+
 
 class ReplicatedOnTensorFlow(Distribution):
     """Copies of the model, synchronised by a `tf.distribute` strategy."""
@@ -273,7 +277,10 @@ def machine(distribution: Distribution) -> dict[str, Any]:
     if backend == "tensorflow":
         chosen = tf.config.threading.get_intra_op_parallelism_threads()
         wanted = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
-        threads = chosen or (wanted.isdecimal() and int(wanted)) or threads
+        if chosen:
+            threads = chosen
+        elif wanted.isdecimal() and int(wanted):
+            threads = int(wanted)
     cpu = Path("/proc/cpuinfo")
     text = cpu.read_text(encoding="utf-8") if cpu.exists() else ""
     named = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

@@ -1,6 +1,6 @@
 """What a run is asked for, and what it will do, found out by reading alone.
 
-All that is refused is refused here.
+What can be refused without a model and a corpus is refused here.
 The directory records what the run began with; a resumed run must be asked for the same.
 Keras is loaded only for tokenizers, and for the weights that a run begins with.
 """

@@ -208,7 +208,9 @@ class TrainingBar(Progress):
 
     def _measured_speed(self, step, seconds):
         """Returns the batches a second, once they have been watched for a while."""
-        first, began = self._first = self._first or (step, seconds)
+        if self._first is None:
+            self._first = (step, seconds)
+        first, began = self._first
         if seconds - began < _WATCHED or step == first:
             return None
         return (step - first) / (seconds - began)

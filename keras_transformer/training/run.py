@@ -178,7 +178,7 @@ def _corpora(planned, config, distribution, directory):
         console=job.console,
     )
     if is_shared and not distribution.is_chief:
-        distribution.any(False)  # Waits until the chief has written them.
+        distribution.wait()  # The chief has written them.
     training = make(
         job.text,
         seed=config.training.seed,
@@ -192,7 +192,7 @@ def _corpora(planned, config, distribution, directory):
             directory=directory and directory / "validation",
         )
     if is_shared and distribution.is_chief:
-        distribution.any(False)
+        distribution.wait()
     return corpora
 
 

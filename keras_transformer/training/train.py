@@ -315,7 +315,7 @@ def finish(run: Run, validation: Validation) -> Translator:
             rate_still_rose=rises,
         )
         write_json(run.path / SUMMARY, facts)
-    run.distribution.any(False)  # All processes wait here until it is written.
+    run.distribution.wait()  # It is written.
     return run.translator if is_chief else Translator.load(run.path)
 
 

@@ -1,6 +1,6 @@
 """A search is compiled, few times, and finds what it finds uncompiled.
 
-Most of it is for JAX and PyTorch: `tests/test_other_backends.py` runs it there.
+Most of it is for JAX and PyTorch: `tests/models/test_other_backends.py` runs it there.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""The verbs and flags of verbs.toml, those of options made from `config`."""
+"""The verbs and flags of verbs.toml; those of a run's options come from `config`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
-            epilog=f"example{'s' * (len(examples) > 1)}:{lines}",
+            epilog=f"{'example' if len(examples) == 1 else 'examples'}:{lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,

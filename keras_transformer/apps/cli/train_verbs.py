@@ -33,7 +33,7 @@ def quickstart(options):
 
 
 def _training():
-    """Returns the door of a run; what it will load is loaded here."""
+    """Returns `keras_transformer.training`, loaded without TensorFlow's messages."""
     load_module("training.train")
     return load_module("training")
 

@@ -1,4 +1,4 @@
-"""The verbs that translate with a trained model: `evaluate` and `translate`."""
+"""The verbs that translate: `evaluate`, `translate` and `distill`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Code special to one backend, each beside the general version it replaces."""
+"""What several files share beneath the layers.
+
+Caches, the fused loss, loops, the backend in use, and all private names of Keras.
+"""

@@ -1,4 +1,4 @@
-"""How the backend runs operations, known values, the number of replicas, and loops.
+"""How the backend runs operations, its devices and replicas, and loops.
 
 Which code is fastest depends on it: XLA fuses element-wise operations, a TensorFlow
 graph makes a pass over memory for each, and LiteRT lacks some operations of graphs.

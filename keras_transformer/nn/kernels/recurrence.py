@@ -45,7 +45,7 @@ def linear_recurrence(decays, inputs):
 
     if for_litert():
         return _by_doubling(decays, inputs)
-    return recurrence(*map(ops.convert_to_tensor, (decays, inputs)))
+    return recurrence(ops.convert_to_tensor(decays), ops.convert_to_tensor(inputs))
 
 
 def _by_doubling(decays, inputs):

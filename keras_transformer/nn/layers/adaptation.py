@@ -49,15 +49,13 @@ def enable_lora(
         expected = "`model` must have layers of the class `keras.layers.Dense`"
         raise ValueError(f"{expected}. Received: {model.name!r}, which has none")
     for layer in layers:  # Checks all before it changes one.
-        problem = (
-            "is not built"
-            if not layer.built
-            else "has adapters already"
-            if layer.lora_enabled
-            else "has a constraint on its matrix"
-            if layer.kernel_constraint
-            else None
-        )
+        problem = None
+        if not layer.built:
+            problem = "is not built"
+        elif layer.lora_enabled:
+            problem = "has adapters already"
+        elif layer.kernel_constraint:
+            problem = "has a constraint on its matrix"
         if problem is not None:
             raise ValueError(
                 "`enable_lora` needs layers that are built, without adapters and "

@@ -1,7 +1,8 @@
 """What the other layers are made of: `Dense` layers, norm and feed-forward.
 
 Weights, initializers, regularizers, LoRA and quantisation are Keras' own: each `Dense`
-is a public attribute of its layer, and several share one product where that is exact.
+is a public attribute of its layer. In a step of decoding several share one product,
+where that is exact.
 """
 
 from __future__ import annotations

@@ -349,18 +349,14 @@ class MultiHeadAttention(ComposedLayer):
         key: TensorLike,
         weights: Nest = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Projects to heads; equal inputs share one product."""
-        denses = [self.query_dense, self.key_dense, self.value_dense]
-        scale = self.query_scale
-        if key is query and value is query:
-            parts = project(denses, query, scale, weights)
+        """Projects to heads; with the `weights` of a step, `query` by one product."""
+        if weights:
+            denses = [self.query_dense, self.key_dense, self.value_dense]
+            queries, keys, values = project(denses, query, self.query_scale, weights)
         else:
-            parts = project(denses[:1], query, scale)
-            if value is key:
-                parts += project(denses[1:], key)
-            else:
-                parts += project(denses[1:2], key) + project(denses[2:], value)
-        queries, keys, values = parts
+            (queries,) = project([self.query_dense], query, self.query_scale)
+            (keys,) = project([self.key_dense], key)
+            (values,) = project([self.value_dense], value)
         return (
             self._split(queries, self.query_heads),  # (B, H, T, K) times `query_scale`
             self._split(keys, self.key_heads),  # (B, G, S, K)
@@ -510,8 +506,16 @@ class MultiHeadAttention(ComposedLayer):
         return traced_output_spec(self, args, kwargs)
 
     def get_config(self) -> dict[str, Any]:
-        kept = "num_heads", "key_dim", "value_dim", "dropout", "use_bias"
-        kept = (*kept, "flash_attention", "seed", "num_key_value_heads")
+        kept = (
+            "num_heads",
+            "key_dim",
+            "value_dim",
+            "dropout",
+            "use_bias",
+            "flash_attention",
+            "seed",
+            "num_key_value_heads",
+        )
         regularizer = keras.regularizers.serialize(self.outputs_regularizer)
         own = {name: getattr(self, name) for name in kept}
         own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
