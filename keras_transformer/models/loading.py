@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import zipfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
+from keras_transformer.files import is_damage
 from keras_transformer.models.transformer import Transformer
 
 
@@ -55,10 +55,7 @@ def _reading(path, read):
     try:
         return read(path)
     except Exception as error:
-        # HDF5's errors have no number; in a truncated archive Python seeks before 0.
-        of_damage = None, errno.EINVAL
-        is_numbered = isinstance(error, OSError) and error.errno not in of_damage
-        if is_numbered or isinstance(error, MemoryError):
+        if not is_damage(error):
             raise  # The machine failed: the file may be whole.
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path} is damaged or not a Keras model: {reason}") from error

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.models.backends import run_python
+from tests.models.backends import run_tests
 
 LOSSES = "tests/nn/test_losses.py"
 SEARCH = "tests/search/test_search.py"
@@ -37,5 +37,4 @@ WHOLE = [
     ],
 )
 def test_these_pass_on_another_backend(backend, files, which):
-    options = ["-q", "-p", "no:cacheprovider", "-m", which]
-    run_python(backend, "-m", "pytest", *options, *files)
+    run_tests(backend, "-m", which, *files)
