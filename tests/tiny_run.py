@@ -37,7 +37,9 @@ CONFIG = kt.RunConfig(
     ),
     tokenizer=kt.TokenizerConfig(vocabulary_size=300),
     data=kt.DataConfig(batch_tokens=256),
-    training=kt.TrainingConfig(epochs=3, warmup_steps=10, average_checkpoints=2),
+    training=kt.TrainingConfig(
+        epochs=3, warmup_steps=10, average_checkpoints=2, robust=False
+    ),
     decoding=kt.DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
 )
 SEED = 11

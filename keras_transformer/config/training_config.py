@@ -46,6 +46,11 @@ class TrainingConfig(Config):
         4000, "linear warm-up (updates), at most a fifth of the run", minimum=1
     )
     label_smoothing: float = option(0.1, "probability spread over all classes", **RATE)
+    robust: bool = option(
+        True,
+        "show a share of the training pairs as people write: in capitals, in title "
+        "case, without the final mark, with a typo, with names and numbers to carry",
+    )
     global_clipnorm: float | None = option(
         None, "largest norm of the gradient of all weights together", above=0.0
     )

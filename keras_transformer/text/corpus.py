@@ -18,9 +18,15 @@ import tensorflow as tf
 from keras_transformer.config import DataConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
+from keras_transformer.text.buckets import (
+    bucket_boundaries,
+    check_boundaries,
+    few_boundaries,
+)
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
-from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
+from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
+from keras_transformer.text.views import PERIOD, VIEWS, shown_views, views_of
 
 # Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
@@ -41,8 +47,8 @@ class Corpus:
 
     The constructor reads the whole text, skips bad lines and pairs longer than
     `config.max_length` tokens, and writes the ids to a memory-mapped file: only about
-    50 bytes a pair must fit in memory. The text is not read again. `seed` and the
-    number of an epoch determine its order.
+    50 bytes a pair must fit in memory, with `robust` 200. The text is not read again.
+    `seed` and the number of an epoch determine its order.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
@@ -52,6 +58,10 @@ class Corpus:
         static_shapes: Give all batches of a length bucket one shape, with [B, S] =
             [B, T] and rows of padding for missing pairs. It suits XLA, which compiles
             the training step for each shape. `config.batch_shapes` implies it.
+        robust: Show 7 % of the pairs of a shuffled epoch in capitals, 5 % in title
+            case, 20 % without the final mark, 5 % with a typo in the source, 10 % with
+            words of both sides as pieces that are carried over. Each pair takes its
+            turn. A view that is too long or has an unknown piece is not shown.
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:
             ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
@@ -65,7 +75,7 @@ class Corpus:
         num_pairs: Pairs of an epoch.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with end tokens, without
-            padding.
+            padding. With `robust` this and what follows are those of the first epoch.
         shapes: Number of batches of each bucket in an epoch, by their largest shape
             (B, T). Static batches have exactly this shape.
         padding: Share of padding in an epoch of static batches; otherwise `None`.
@@ -92,6 +102,7 @@ class Corpus:
         *,
         seed: int = 1,
         static_shapes: bool = False,
+        robust: bool = False,
         boundaries: list[int] | None = None,
         directory: str | Path | None = None,
         console: Any = None,
@@ -104,6 +115,7 @@ class Corpus:
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
+        self._num_views = 1 + robust * len(VIEWS)  # of a pair, itself counted
         self.bad_lines = BadLines(config.bad_line_budget)
         contents = tokenizers.source.content, tokenizers.target.content
         largest = max(tokenizers.vocabulary_sizes.values()) - 1
@@ -113,6 +125,7 @@ class Corpus:
             "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
             "bad_line_budget": config.bad_line_budget,
+            "views": self._num_views,
         }
         # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)
@@ -126,14 +139,19 @@ class Corpus:
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
         weights = [weight for _, weight in self.text.parts]
         weights = np.repeat(weights, facts["num_pairs"])
-        self._order = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
+        pairs = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
         del weights
+        self._order = pairs * self._num_views  # Views follow their pair.
         lengths = np.diff(self._ends).astype(np.int32).reshape(-1, 2)
         longer = lengths.max(axis=1)
+        self._is_missing = longer == 1  # A view that has only the end tokens.
+        places = np.random.default_rng(seed).permutation(len(pairs))
+        self._turns = (places % PERIOD).astype(np.uint8)
+        first = self._shown(0)
         if boundaries is None:
             boundaries = bucket_boundaries(config.max_length)
             if config.batch_shapes is not None:
-                used = longer[self._order]
+                used = longer[first]
                 number = config.batch_shapes
                 boundaries = few_boundaries(used, boundaries, number)
         check_boundaries(boundaries, int(longer.max()))
@@ -141,11 +159,14 @@ class Corpus:
         tokens = config.batch_tokens or BATCH_TOKENS
         self._sizes = [max(1, tokens // longest) for longest in boundaries]
         self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
-        batches = self._cut_batches(self._order)
         self.num_pairs = len(self._order)
-        self.num_batches = len(batches)
-        self.num_tokens = int(lengths[self._order].sum())
+        # Views differ in length, but all epochs have as many batches as the longest.
+        self.num_batches = 0
+        for epoch in (None, *range(PERIOD)) if robust else (None,):
+            self.num_batches = len(self._cut_batches(self._shown(epoch)))
+        self.num_tokens = int(lengths[first].sum())
         shapes = list(zip(self._sizes, boundaries, strict=True))
+        batches = self._cut_batches(first)
         self.shapes = dict(Counter([shapes[bucket] for bucket, _ in batches]))
         area = sum([rows * width * n for (rows, width), n in self.shapes.items()])
         self.padding = 1 - self.num_tokens / (2 * area) if self.static_shapes else None
@@ -267,13 +288,21 @@ class Corpus:
         if number is None:
             return self._cut_batches(self._order)
         rng = np.random.default_rng((self.seed, number))
-        batches = self._cut_batches(rng.permutation(self._order))
+        batches = self._cut_batches(rng.permutation(self._shown(number)))
         return [batches[place] for place in rng.permutation(len(batches))]
+
+    def _shown(self, epoch):
+        """Returns the stored pairs that an epoch shows, in the order of the text."""
+        if epoch is None or self._num_views == 1:
+            return self._order
+        shown = self._order + shown_views(self._turns, epoch)
+        return np.where(self._is_missing[shown], self._order, shown)
 
     def _cut_batches(self, order):
         """Returns the bucket of the longest pair and the pairs of each batch.
 
         Pairs that do not fill a batch join the next bucket, so only one is not full.
+        Where there are fewer than `num_batches`, the first of the largest are halved.
         """
         buckets = self._bucket_of[order]
         order = order[np.argsort(buckets, kind="stable")]
@@ -286,6 +315,9 @@ class Corpus:
                 first += size
         if first < len(order):
             batches.append(order[first:])
+        while len(batches) < self.num_batches:
+            largest = int(np.argmax([len(places) for places in batches]))
+            batches[largest : largest + 1] = np.array_split(batches[largest], 2)
         return [(int(self._bucket_of[places[-1]]), places) for places in batches]
 
     def _kept(self, path, made_of):
@@ -300,7 +332,7 @@ class Corpus:
     def _write(self, path, made_of, console):
         """Tokenises pairs into a file: for each its source, end, target, end.
 
-        Returns the facts that it writes beside it.
+        With `robust` the views of a pair follow it. Returns the facts beside the file.
         """
         import rich.progress
 
@@ -314,17 +346,22 @@ class Corpus:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    lines, sources, targets = zip(*chunk, strict=True)
+                    lines = [pair.line for pair in chunk]
+                    rows = [(pair.source, pair.target) for pair in chunk]
+                    if self._num_views > 1:
+                        views = [[row, *views_of(*row)] for row in rows]
+                        rows = itertools.chain.from_iterable(views)
+                    sources, targets = zip(*rows, strict=True)
                     # Strings are on the CPU; the small tensors should be as well.
                     with tf.device("CPU:0"):
                         source = self.tokenizers.source.tokenize(sources)
                         target = self.tokenizers.target.tokenize(targets)
                         both = tf.stack([source, target], axis=1)
-                        ends = tf.fill([len(chunk), 2, 1], END_ID)
+                        ends = tf.fill([len(sources), 2, 1], END_ID)
                         ids = tf.concat([both, ends], axis=2)
                     lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
-                    good = self._good(part, lines, lengths)
-                    kept = ids.flat_values.numpy()[np.repeat(good, lengths.sum(axis=1))]
+                    good = self._good(part, lines, lengths[:: self._num_views])
+                    kept = self._kept_ids(ids.flat_values.numpy(), lengths, good)
                     file.write(kept.astype(made_of["dtype"]).tobytes())
                     num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
@@ -339,10 +376,25 @@ class Corpus:
         write_json(path.with_suffix(".json"), facts)
         return facts
 
+    def _kept_ids(self, ids, lengths, good):
+        """Returns the ids of the good pairs and their views.
+
+        Of a view that is too long or has an unknown piece these are only the end ids.
+        """
+        row = np.repeat(np.arange(len(lengths)), lengths.sum(axis=1))
+        fits = self._fits(lengths).all(axis=1)
+        fits[row[ids == UNKNOWN_ID]] = False
+        fits[:: self._num_views] = True
+        good = np.repeat(good, self._num_views)
+        return ids[good[row] & (fits[row] | (ids == END_ID))]
+
+    def _fits(self, lengths):
+        return (1 < lengths) & (lengths <= self.config.max_length)
+
     def _good(self, part, lines, lengths):
         """Returns whether both sides of each pair have a good length."""
         most = self.config.max_length
-        fits = (1 < lengths) & (lengths <= most)
+        fits = self._fits(lengths)
         good = fits.all(axis=1)
         for place in np.flatnonzero(~good):
             side = int(fits[place, 0])
@@ -374,47 +426,3 @@ def read_ids(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         block = ids[first : first + _BLOCK]
         ends.append(first + np.flatnonzero(block == END_ID) + 1)
     return ids, np.concatenate(ends)
-
-
-def check_boundaries(boundaries: list[int], longest: int):
-    """Raises `ValueError` unless boundaries ascend from 1 to at least `longest`."""
-    steps = itertools.pairwise([0, *boundaries])
-    ascend = len(boundaries) > 0 and all(a < b for a, b in steps)
-    if not ascend or boundaries[-1] < longest:
-        raise ValueError(
-            "`boundaries` must ascend from 1 and end at the longest pair or beyond, "
-            f"which has {longest} tokens: give those of a corpus with the same "
-            "`max_length`, or leave out longer pairs with a lower `max_length`. "
-            f"Received: boundaries={boundaries}"
-        )
-
-
-def bucket_boundaries(max_length: int) -> list[int]:
-    """Returns the longest length of each bucket: steps of 4 tokens, then of 20 %."""
-    boundaries = [min(4, max_length)]
-    while (last := boundaries[-1]) < max_length:
-        step = max(4, last // 5 // 4 * 4)
-        boundaries.append(min(max_length, last + step))
-    return boundaries
-
-
-def few_boundaries(
-    lengths: np.ndarray, boundaries: list[int], number: int
-) -> list[int]:
-    """Returns the `number` boundaries with the least padding, and the last of all."""
-    used = boundaries[: np.searchsorted(boundaries, lengths.max()) + 1]
-    # Number of pairs up to each boundary, after a 0.
-    counts = [0, *np.searchsorted(np.sort(lengths), used, side="right").tolist()]
-    # Dynamic programming over the number of buckets: the least cost of the pairs up to
-    # each boundary, in tokens with padding, and the boundaries that cost it.
-    best = {0: (0, [])}
-    for _ in range(min(number, len(used))):
-        best = {0: (0, [])} | {
-            end: min(
-                (cost + (counts[end] - counts[start]) * longest, [*chosen, longest])
-                for start, (cost, chosen) in best.items()
-                if start < end
-            )
-            for end, longest in enumerate(used, 1)
-        }
-    return sorted({*best[len(used)][1], boundaries[-1]})

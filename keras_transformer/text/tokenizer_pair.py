@@ -13,6 +13,7 @@ from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
+from keras_transformer.text.views import in_capitals
 
 
 class TokenizerPair:
@@ -162,7 +163,10 @@ class TokenizerPair:
 
 
 def learn_tokenizers(
-    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
+    text: Any,
+    config: TokenizerConfig | None = None,
+    bad_line_budget: int = 100,
+    robust: bool = False,
 ) -> TokenizerPair:
     """Learns one joint vocabulary from sentence pairs, or one for each side.
 
@@ -170,6 +174,8 @@ def learn_tokenizers(
         text: Pairs, as `open_pairs` returns or takes them.
         config: Size and kind of the vocabularies.
         bad_line_budget: Number of bad lines to skip before an error.
+        robust: Learn from a fifteenth of the sentences in capitals too, which a
+            `robust` corpus shows.
 
     Returns:
         A `TokenizerPair`.
@@ -190,9 +196,17 @@ def learn_tokenizers(
     groups = [SIDES] if config.joint_vocabulary else [[side] for side in SIDES]
     tokenizers = []
     for sides in groups:
-        read = functools.partial(text.sentences, sides, bad_line_budget)
+        read = functools.partial(_sentences, text, sides, bad_line_budget, robust)
         tokenizers.append(Tokenizer(learned(read, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
+
+
+def _sentences(text, sides, bad_line_budget, robust):
+    """Yields the sentences of a vocabulary; an odd step takes those of both sides."""
+    for number, sentence in enumerate(text.sentences(sides, bad_line_budget)):
+        yield sentence
+        if robust and number % 15 == 0:
+            yield in_capitals(sentence, "")[0]
 
 
 def _files(directory):

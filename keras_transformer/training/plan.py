@@ -357,7 +357,8 @@ def _learned(job, config):
     """Returns tokenizers learned from the text, and says where they differ in size."""
     say(job.console, "learning the vocabulary")
     budget = config.data.bad_line_budget
-    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, budget)
+    robust = config.training.robust
+    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, budget, robust)
     asked = tokenizers.config.vocabulary_size
     for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
         why = "has no more" if found < asked else "needs one for each character"

@@ -182,6 +182,7 @@ def _corpora(planned, config, distribution, directory):
     training = make(
         job.text,
         seed=config.training.seed,
+        robust=config.training.robust,
         directory=directory and directory / "training",
     )
     corpora = {"training": training}

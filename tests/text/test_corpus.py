@@ -20,12 +20,12 @@ from keras_transformer.text import (
     open_pairs,
 )
 from keras_transformer.text import corpus as corpus_module
-from keras_transformer.text.corpus import (
+from keras_transformer.text.buckets import (
     bucket_boundaries,
     check_boundaries,
     few_boundaries,
-    read_ids,
 )
+from keras_transformer.text.corpus import read_ids
 from tests import tiny_run
 
 WORDS = "one two three four five six seven eight nine ten".split()

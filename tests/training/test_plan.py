@@ -54,7 +54,7 @@ def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options, pieces", [({}, 300), ({"vocabulary_size": 400}, 400)]
+    "options, pieces", [({"robust": False}, 300), ({"vocabulary_size": 400}, 400)]
 )
 def test_a_preset_has_pieces_for_its_pairs_unless_their_number_is_given(
     options, pieces, tmp_path

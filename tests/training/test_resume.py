@@ -157,6 +157,14 @@ def test_a_run_killed_within_intervals_and_epochs_ends_the_same(whole, folder):
     assert folder.said("resuming after 3 updates, at batch 1 of epoch 2")
 
 
+def test_a_robust_run_shows_the_same_views_after_it_was_killed(tmp_path):
+    expected, folder = Folder(tmp_path / "whole"), Folder(tmp_path / "killed")
+    expected.weights = expected.train(robust=True).model.get_weights()
+    folder.killed(6, robust=True)
+    folder.ends_as(expected, robust=True)
+    assert expected.said("training data: 40 pairs, 9 batches")  # Views are longer.
+
+
 KINDS = {
     "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 3},
     "plain": {"gradient_accumulation_steps": 1, "ema_decay": None},

@@ -1,0 +1,117 @@
+"""Pairs as people write them: in capitals, in title case, without marks, with typos.
+
+Each function returns a view of a pair, always the same one; the pair itself where it
+does not apply. A view that changes a pair changes its source.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+
+import numpy as np
+
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+_FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
+_MARK = re.compile(r"\s*[.!?…。！？]+\s*$")
+_OPENING_MARK = re.compile(r"[¿¡](?=[^.!?]*$)")  # of the last sentence
+
+
+def in_capitals(source: str, target: str) -> tuple[str, str]:
+    """Returns both sides in capitals; ß becomes SS."""
+    if not _has_case(source):
+        return source, target
+    return source.upper(), target.upper()
+
+
+def in_title_case(source: str, target: str) -> tuple[str, str]:
+    """Returns both sides With A Capital For Each Word."""
+    if not _has_case(source):
+        return source, target
+    return _titled(source), _titled(target)
+
+
+def without_mark(source: str, target: str) -> tuple[str, str]:
+    """Returns both sides without a final mark; every other source begins small.
+
+    The target keeps its first letter, which may be that of a noun or name.
+    """
+    shown = _unmarked(source)
+    other = _unmarked(target)
+    if not shown or not other or shown == source or other == target:
+        return source, target
+    is_word = shown[:1].isupper() and not shown[1:2].isupper()
+    if is_word and random.Random(source).random() < 0.5:
+        shown = shown[0].lower() + shown[1:]
+    return shown, other
+
+
+def with_typo(source: str, target: str) -> tuple[str, str]:
+    """Returns the source with one letter swapped, dropped, doubled or replaced."""
+    words = list(_LONG_WORD.finditer(source))
+    if not words or not _has_case(source):
+        return source, target
+    rng = random.Random(source)
+    word = rng.choice(words)
+    place = rng.randrange(word.start(), word.end() - 1)
+    first, second = source[place : place + 2]
+    other = rng.choice(rng.choice(words)[0])
+    typed = rng.choice([second + first, second, first + first + second, other + second])
+    if typed == first + second:  # two equal letters
+        typed = first
+    return source[:place] + typed + source[place + 2 :], target
+
+
+# In which form a test set is scored too.
+FORMS = {
+    "in capitals": in_capitals,
+    "in title case": in_title_case,
+    "without final mark": without_mark,
+    "with a typo": with_typo,
+}
+# Views of a pair, and in how many of PERIOD epochs it is shown so. The first four are
+# the rates of Mozilla's production (github.com/mozilla/translations).
+PERIOD = 100
+_TIMES = {in_capitals: 7, in_title_case: 5, without_mark: 20, with_typo: 5}
+VIEWS = tuple(_TIMES)
+
+
+def views_of(source: str, target: str) -> list[tuple[str, str]]:
+    """Returns the `VIEWS` of a pair; empty sides where one does not apply."""
+    views = [view(source, target) for view in VIEWS]
+    return [("", "") if view[0] == source else view for view in views]
+
+
+def shown_views(turns: np.ndarray, epoch: int) -> np.ndarray:
+    """Returns what pairs are shown as in an epoch: 0 as they are, n in view n.
+
+    Each turn, from 0 to `PERIOD` - 1, has every view in its times of `PERIOD` epochs.
+    """
+    return _schedule()[(turns + epoch % PERIOD) % PERIOD]
+
+
+@functools.cache
+def _schedule():
+    shown = np.zeros(PERIOD, np.uint8)
+    times = list(_TIMES.values())
+    shown[: sum(times)] = np.repeat(np.arange(1, len(times) + 1), times)
+    return np.random.default_rng(0).permutation(shown)
+
+
+def _has_case(text):
+    """Returns whether a text has two words and most of its letters have case.
+
+    Letters one by one, digits and names in another script are no such text.
+    """
+    cased = [letter.lower() != letter.upper() for letter in text if letter.isalpha()]
+    return 2 * sum(cased) > len(cased) and len(_WORD.findall(text)) > 1
+
+
+def _titled(text):
+    return _FIRST_LETTER.sub(lambda letter: letter[0].title(), text)
+
+
+def _unmarked(text):
+    return _OPENING_MARK.sub("", _MARK.sub("", text))
