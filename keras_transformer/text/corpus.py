@@ -19,6 +19,7 @@ from keras_transformer.config import DataConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.spans import hidden_pair
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -315,6 +316,9 @@ class Corpus:
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
                     lines, sources, targets = zip(*chunk, strict=True)
+                    if self.tokenizers.carry_spans:
+                        hidden = map(hidden_pair, sources, targets)
+                        sources, targets = zip(*hidden, strict=True)
                     # Strings are on the CPU; the small tensors should be as well.
                     with tf.device("CPU:0"):
                         source = self.tokenizers.source.tokenize(sources)
