@@ -24,9 +24,10 @@ from keras_transformer.text.buckets import (
     few_boundaries,
 )
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.spans import hidden_pair
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
-from keras_transformer.text.views import PERIOD, VIEWS, shown_views, views_of
+from keras_transformer.text.views import PERIOD, TIMES, shown_views, views_of
 
 # Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
@@ -115,7 +116,7 @@ class Corpus:
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
-        self._num_views = 1 + robust * len(VIEWS)  # of a pair, itself counted
+        self._num_views = 1 + robust * len(TIMES)  # of a pair, itself counted
         self.bad_lines = BadLines(config.bad_line_budget)
         contents = tokenizers.source.content, tokenizers.target.content
         largest = max(tokenizers.vocabulary_sizes.values()) - 1
@@ -347,10 +348,7 @@ class Corpus:
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
                     lines = [pair.line for pair in chunk]
-                    rows = [(pair.source, pair.target) for pair in chunk]
-                    if self._num_views > 1:
-                        views = [[row, *views_of(*row)] for row in rows]
-                        rows = itertools.chain.from_iterable(views)
+                    rows = [row for pair in chunk for row in self._rows(pair)]
                     sources, targets = zip(*rows, strict=True)
                     # Strings are on the CPU; the small tensors should be as well.
                     with tf.device("CPU:0"):
@@ -375,6 +373,14 @@ class Corpus:
         }
         write_json(path.with_suffix(".json"), facts)
         return facts
+
+    def _rows(self, pair):
+        """Returns the source and target of a pair, and with `robust` of its views."""
+        sides = pair.source, pair.target
+        carries = self.tokenizers.carry_spans
+        if self._num_views > 1:
+            return views_of(*sides, carries)
+        return [hidden_pair(*sides) if carries else sides]
 
     def _kept_ids(self, ids, lengths, good):
         """Returns the ids of the good pairs and their views.

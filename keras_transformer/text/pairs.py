@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
 from keras_transformer.text.lines import opened, read_lines
+from keras_transformer.text.spans import hidden_pair
 
 MAX_SENTENCE_BYTES = 1 << 16
 EXAMPLES_KEPT = 5
@@ -159,10 +160,10 @@ class ParallelText:
                 yield Pair(line, *texts)
 
     def sentences(self, sides: Sequence[str], bad_line_budget: int) -> Iterator[str]:
-        """Yields the sentences of one or both sides of the good pairs."""
+        """Yields one or both sides of the good pairs, without the spans they share."""
         for pair in self.pairs(BadLines(bad_line_budget)):
-            for side in sides:
-                yield getattr(pair, side)
+            sentences = hidden_pair(pair.source, pair.target)
+            yield from (sentences[SIDES.index(side)] for side in sides)
 
     def _read(self):
         """Yields the lines; raises at the end if they changed since the first time."""

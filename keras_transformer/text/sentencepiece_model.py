@@ -10,6 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from keras_transformer.config import TokenizerConfig
+from keras_transformer.text.spans import PIECES
 
 SPECIAL_IDS = PAD_ID, START_ID, END_ID, UNKNOWN_ID = 0, 1, 2, 3
 SPECIAL_NAMES = ("<pad>", "<s>", "</s>", "<unk>")
@@ -110,6 +111,7 @@ def learned(
             bos_id=START_ID,
             eos_id=END_ID,
             unk_id=UNKNOWN_ID,
+            user_defined_symbols=list(PIECES),
             # The unigram vocabulary depends on the number of threads.
             num_threads=1,
             minloglevel=2,

@@ -30,6 +30,7 @@ from keras_transformer.text.sentencepiece_model import (
     learned,
     renumbered,
 )
+from keras_transformer.text.spans import PIECES
 
 try:
     import tensorflow_text
@@ -54,10 +55,12 @@ class Subwords:
         content: Content of the tokenizer's file, bytes.
         suffix: Suffix of the file's name.
         tables: Resources that a `tf.Module` must hold to be saved with the graph.
+        spans: Ids of the `PIECES` that stand for spans; none if it has not all of them.
     """
 
     pad_id, start_id, end_id, unknown_id = SPECIAL_IDS
     tables: Sequence[Any] = ()
+    spans: Sequence[int] = ()
     content: bytes
     suffix: str
 
@@ -161,6 +164,8 @@ class Tokenizer(Subwords):
             for name, id in ids.items()
             if is_language(name) and processor.is_control(id)
         }
+        if set(PIECES) <= ids.keys():
+            self.spans = [ids[piece] for piece in PIECES]
         self.additions = {n: id for n, id in ids.items() if processor.is_unused(id)}
         if named := self.languages | self.additions:
             pairs = tf.lookup.KeyValueTensorInitializer(
@@ -173,11 +178,11 @@ class Tokenizer(Subwords):
         """Learns a vocabulary from sentences, which are held in memory.
 
         The same sentences always yield the same one.
-        `config.vocabulary_size` includes the 4 special ids and, with `byte_fallback`,
-        the 256 bytes. If the text has too few pieces or too many characters for it, the
-        nearest possible size is learned. SentencePiece ignores sentences longer than
-        4192 bytes and samples `config.learning_sentences` (at least 101), or twice as
-        many for a joint vocabulary.
+        `config.vocabulary_size` includes the 4 special ids, the 8 `PIECES` of spans
+        and, with `byte_fallback`, the 256 bytes. If the text has too few pieces or too
+        many characters for it, the nearest possible size is learned. SentencePiece
+        ignores sentences longer than 4192 bytes and samples `config.learning_sentences`
+        (at least 101), or twice as many for a joint vocabulary.
 
         Raises:
             ValueError: If there is no text.

@@ -131,6 +131,11 @@ class TokenizerPair:
         return contents == (other.source.content, other.target.content)
 
     @property
+    def carry_spans(self) -> bool:
+        """Whether both have the pieces that stand for spans."""
+        return bool(self.source.spans and self.target.spans)
+
+    @property
     def vocabulary_sizes(self) -> dict[str, int]:
         """`source_vocabulary_size` and `target_vocabulary_size`, a model's options.
 

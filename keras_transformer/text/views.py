@@ -6,16 +6,21 @@ does not apply. A view that changes a pair changes its source.
 
 from __future__ import annotations
 
+import collections
 import functools
 import random
 import re
 
 import numpy as np
 
+from keras_transformer.text.spans import CLOSE, OPEN, hidden_pair
+
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
+_NAME = re.compile(r"[^\W_]{3,}|\d+")
 _MARK = re.compile(r"\s*[.!?…。！？]+\s*$")
+_END = re.compile(r"\s*[.!?…。！？]*\s*$")
 _OPENING_MARK = re.compile(r"[¿¡](?=[^.!?]*$)")  # of the last sentence
 
 
@@ -64,6 +69,24 @@ def with_typo(source: str, target: str) -> tuple[str, str]:
     return source[:place] + typed + source[place + 2 :], target
 
 
+def carrying(source: str, target: str) -> tuple[str, str]:
+    """Returns pieces of spans for one to three words or numbers that both sides have.
+
+    A pair without one gets a span at the front or before the final mark.
+    """
+    rng = random.Random(source)
+    counts = [collections.Counter(_NAME.findall(side)) for side in (source, target)]
+    words = [word for word, times in counts[0].items() if times == counts[1][word] == 1]
+    if words:
+        chosen = rng.sample(words, min(len(words), rng.randint(1, 3)))
+        return hidden_pair(source, target, chosen)
+    span = f"{OPEN}x{CLOSE}"
+    if rng.random() < 0.5:
+        return hidden_pair(f"{span} {source}", f"{span} {target}")
+    span = f" {span}\\g<0>"
+    return hidden_pair(_END.sub(span, source, 1), _END.sub(span, target, 1))
+
+
 # In which form a test set is scored too.
 FORMS = {
     "in capitals": in_capitals,
@@ -71,17 +94,22 @@ FORMS = {
     "without final mark": without_mark,
     "with a typo": with_typo,
 }
-# Views of a pair, and in how many of PERIOD epochs it is shown so. The first four are
-# the rates of Mozilla's production (github.com/mozilla/translations).
+# In how many of PERIOD epochs a pair is shown in each view: in capitals, in title case,
+# without mark and with a typo as often as in Mozilla's production
+# (github.com/mozilla/translations), and with carried spans.
 PERIOD = 100
-_TIMES = {in_capitals: 7, in_title_case: 5, without_mark: 20, with_typo: 5}
-VIEWS = tuple(_TIMES)
+TIMES = (7, 5, 20, 5, 10)
 
 
-def views_of(source: str, target: str) -> list[tuple[str, str]]:
-    """Returns the `VIEWS` of a pair; empty sides where one does not apply."""
-    views = [view(source, target) for view in VIEWS]
-    return [("", "") if view[0] == source else view for view in views]
+def views_of(source: str, target: str, carries: bool) -> list[tuple[str, str]]:
+    """Returns a pair and its views in the order of `TIMES`; empty if there is none.
+
+    If the vocabulary `carries` spans, their pieces stand for them.
+    """
+    seen = hidden_pair(source, target) if carries else (source, target)
+    views = [form(*seen) for form in FORMS.values()]
+    views.append(carrying(source, target) if carries else seen)
+    return [seen, *(("", "") if view[0] == seen[0] else view for view in views)]
 
 
 def shown_views(turns: np.ndarray, epoch: int) -> np.ndarray:
@@ -94,9 +122,8 @@ def shown_views(turns: np.ndarray, epoch: int) -> np.ndarray:
 
 @functools.cache
 def _schedule():
-    shown = np.zeros(PERIOD, np.uint8)
-    times = list(_TIMES.values())
-    shown[: sum(times)] = np.repeat(np.arange(1, len(times) + 1), times)
+    times = [PERIOD - sum(TIMES), *TIMES]
+    shown = np.repeat(np.arange(len(times), dtype=np.uint8), times)
     return np.random.default_rng(0).permutation(shown)
 
 

@@ -205,7 +205,7 @@ def test_static_shapes_give_each_bucket_one_shape(text, tokenizers, corpus):
 def test_few_shapes_serve_training_and_validation(text, tokenizers):
     config = DataConfig(batch_tokens=256, max_length=100, batch_shapes=3)
     training = Corpus(text, tokenizers, config)
-    long = [("one two " * 12, "three")]
+    long = [("one two " * 14, "three")]
     validation = Corpus(long, tokenizers, config, boundaries=training.boundaries)
     shapes = {t.shape for n in range(3) for _, t in epoch(training, n)}
     assert 1 < len(shapes) <= 3
@@ -444,3 +444,12 @@ def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
     corpus = Corpus(mixed, tiny_run.tokenizers(), DataConfig(max_length=40))
     assert corpus.bad_lines.count == 1 and corpus.num_pairs == 44
     assert corpus.bad_lines.examples[0].startswith(f"{path}:1: source has ")
+
+
+def test_spans_of_both_sides_are_stored_as_pieces(tokenizers):
+    pairs = [("see https://a.b/c in 1998", "1998: https://a.b/c"), ("3.5", "3,5")]
+    stored = Corpus(pairs, tokenizers)
+    spans = tokenizers.source.spans
+    (source, _), target = stored.batch(0, shuffle=False)
+    carried = [[id for id in row if id in spans] for row in (*source, *target)]
+    assert [row for row in carried if row] == [spans[:2], spans[1::-1]]

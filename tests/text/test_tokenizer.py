@@ -12,6 +12,7 @@ import tokenizers as hf
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.text import Tokenizer, TokenizerPair, learn_tokenizers
+from keras_transformer.text.spans import PIECES
 from tests.formats.test_saved_model import HUB_CORE, HUB_TEXT, violations
 
 ENGLISH = [
@@ -42,9 +43,11 @@ def ids_of(tokenizer, text):
     return tokenizer.tokenize([text])[0].numpy().tolist()
 
 
-def test_ids_are_those_of_pieces_after_four_special_ones(tokenizer):
+def test_ids_are_those_of_pieces_after_special_ones_and_spans(tokenizer):
     assert tokenizer.vocabulary_size == 330
-    assert tokenizer.pieces(range(5)) == ["<pad>", "<s>", "</s>", "<unk>", "<0x00>"]
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    assert tokenizer.pieces(range(13)) == [*special, *PIECES, "<0x00>"]
+    assert tokenizer.spans == list(range(4, 12))
     ids = (tokenizer.pad_id, tokenizer.start_id, tokenizer.end_id, tokenizer.unknown_id)
     assert ids == (0, 1, 2, 3)
     ids = tokenizer.tokenize(["Das rote Haus", ""])
@@ -109,8 +112,8 @@ def test_learning_is_deterministic_and_samples_a_large_text():
         first, second = (Tokenizer.learn(ENGLISH, config) for _ in range(2))
         assert first.pieces(range(290)) == second.pieces(range(290))
     text = (f"{word} {number}" for number in range(3000) for word in ("gap", "cap"))
-    config = CONFIG.replace(vocabulary_size=280, learning_sentences=200)
-    assert Tokenizer.learn(text, config).vocabulary_size == 280
+    config = CONFIG.replace(vocabulary_size=288, learning_sentences=200)
+    assert Tokenizer.learn(text, config).vocabulary_size == 288
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])

@@ -8,6 +8,7 @@ import pytest
 from keras_transformer.config import DataConfig, TokenizerConfig
 from keras_transformer.text import Corpus, learn_tokenizers, views
 from keras_transformer.text.corpus import read_ids
+from keras_transformer.text.spans import PIECES
 from tests.tiny_run import assert_equal
 
 GERMAN = ("Two men's dogs don't run.", "Zwei Straßen am Fluß sind groß.")
@@ -59,16 +60,36 @@ VIEWS = [
 ]
 
 
+SPAN, NEXT = PIECES[:2]
+VIEWS.append(
+    (
+        views.carrying,
+        (
+            ("Tom met Tom and Ann on 4 May.", "Tom traf Ann am 4. Mai."),
+            "Tom met Tom and X on Y May.",
+            "Tom traf X am Y. Mai.",
+        ),
+        (("Two men run", "Zwei rennen."), "Two men run X", "Zwei rennen X."),
+        (("Two men ran!", "Zwei rannten."), "X Two men ran!", "X Zwei rannten."),
+        (("They go.", "Sie gehen!"), "They go X.", "Sie gehen X!"),
+        (("Go to a.org!", "Hin zu a.org!"), "Go to X!", "Hin zu X!"),
+        (CHINESE, "X 他们在公园里。", "X They are in the park."),
+    )
+)
+
+
 @pytest.mark.parametrize("view", VIEWS, ids=lambda rows: rows[0].__name__)
 def test_a_view_of_a_pair(view):
     view, *table = view
     for pair, *expected in table:
-        assert view(*pair) == (tuple(expected) or pair)
+        found = [side.replace(SPAN, "X").replace(NEXT, "Y") for side in view(*pair)]
+        assert found == (expected or [*pair])
 
 
+WORDS = ["".join("abcdefghij"[int(x)] for x in f"{n:04}") for n in range(2000)]
 PAIRS = [
-    (f"The{' old' * (number % 7)} man {number} sleeps.", f"Mann {number}.")
-    for number in range(2000)
+    (f"The{' old' * (n % 7)} man {word} sleeps.", f"Der {word}n schläft.")
+    for n, word in enumerate(WORDS)
 ]
 CONFIG = DataConfig(batch_tokens=2000)
 
@@ -88,9 +109,8 @@ def shown(corpus, epoch, shuffle=True):
     tokenizers = corpus.tokenizers
     names, found = {}, {}
     for number, pair in enumerate(PAIRS):
-        stored = [pair, *views.views_of(*pair)]
-        for view, (source, target) in enumerate(stored):
-            names[source, target] = number, view
+        for view, sides in enumerate(views.views_of(*pair, carries=True)):
+            names[sides] = number, view
     for step in range(epoch * corpus.num_batches, (epoch + 1) * corpus.num_batches):
         (source, _), target = corpus.batch(step, shuffle)
         sides = (
@@ -107,14 +127,14 @@ def shown(corpus, epoch, shuffle=True):
 def test_an_epoch_shows_each_pair_once_and_a_share_in_each_view(corpus, tokenizers):
     first, next_one = (shown(corpus, epoch) for epoch in (0, 1))
     counts = collections.Counter(first.tolist())
-    assert [counts[view] for view in range(1, 5)] == [140, 100, 400, 100]
+    assert [counts[view] for view in range(1, 6)] == [140, 100, 400, 100, 200]
     # A pair is seen in another view in another epoch, and with another seed.
     both = np.mean((first > 0) & (next_one > 0))
-    assert 0.10 < both < 0.18  # 0.37 of 0.37, as if drawn
+    assert 0.15 < both < 0.30  # 0.47 of 0.47, as if drawn
     other = Corpus(PAIRS, tokenizers, CONFIG, seed=4, robust=True)
     assert np.mean(shown(other, 0) == first) < 0.7
     turns = np.array([views.shown_views(np.arange(100), e) for e in range(300, 400)])
-    assert np.bincount(turns[:, 7]).tolist() == [63, 7, 5, 20, 5]
+    assert np.bincount(turns[:, 7]).tolist() == [53, 7, 5, 20, 5, 10]
     # Validation shows what it is given, and a corpus does so by default.
     assert not shown(corpus, 0, shuffle=False).any()
     plain = Corpus(PAIRS, tokenizers, CONFIG, seed=3)
@@ -139,7 +159,7 @@ def test_stored_ids_are_those_of_the_views(tmp_path, tokenizers):
     found = [ids[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
     expected = []
     for pair in pairs:
-        for text in (pair, *views.views_of(*pair)):
+        for text in views.views_of(*pair, carries=True):
             sides = [
                 [*tokenizer.tokenize([side])[0].numpy().tolist(), 2]
                 for tokenizer, side in zip(
@@ -169,4 +189,4 @@ def test_a_view_with_unknown_pieces_is_not_shown():
     config = TokenizerConfig(vocabulary_size=60, byte_fallback=False)
     corpus = Corpus(PAIRS, learn_tokenizers(PAIRS, config), CONFIG, robust=True)
     counts = collections.Counter(shown(corpus, 0).tolist())
-    assert [counts[view] for view in (1, 2, 4)] == [0, 0, 100]
+    assert [counts[view] for view in (1, 2, 4, 5)] == [0, 0, 100, 200]
