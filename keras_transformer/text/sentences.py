@@ -14,19 +14,21 @@ from typing import Any
 
 # Characters that Unicode promises no text has.
 CUT, KEPT, END = "\ufdd0", "\ufdd1", "\ufdd2"
+# Where `text.spans` has taken a span out, and a space that only the model sees.
+PLACE, GLUE = "\ufde0", "\ufdd6"
 MARKS = f"[{CUT}{KEPT}{END}]"
 
-_SPACES = " \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+_SPACES = f" \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000{GLUE}"
 _BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
 _SPACE = f"[{_SPACES}]"
 _ANY_SPACE = f"[{_SPACES}{_BREAKS}]"
 # Of an item of a list, a quoted line or a speaker.
 _MARKER = f"(?:(?:[-–—*•·]|>+|[0-9]{{1,3}}[.)]){_SPACE}+)"
 # The end of a sentence, with the quotes and brackets that close there.
-_STOP = f"[.!?…؟۔।॥]+(?:{_SPACE}?»)?[\"'”’“»«›‹)\\]}}*_]*"
+_STOP = f"[.!?…؟۔।॥]+(?:{_SPACE}?»)?[\"'”’“»«›‹)\\]}}*_{PLACE}]*"
 # Its beginning: no small letter, since "Really?" he asks. goes on.
 _OPENING = f"(?:[-–—]{_SPACE}+)?(?:«{_SPACE}|[\"'“‘„‚«»‹›(\\[{{*_])*"
-_START = f"{_OPENING}(?:[\\p{{Lu}}\\p{{Lt}}\\p{{Lo}}\\p{{N}}]|[¿¡])"
+_START = f"{_OPENING}(?:[\\p{{Lu}}\\p{{Lt}}\\p{{Lo}}\\p{{N}}{PLACE}]|[¿¡])"
 _NO_WORD = "(^|[^\\p{L}\\p{N}])"
 # A single capital is an initial, but not "I".
 _INITIAL = "[A-HJ-ZÀ-ÖØ-ÞА-Я]"
@@ -81,7 +83,10 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
             # Twice, since neighbours such as J.R. share a character.
             (initial, kept),
             (initial, kept),
-            (f"{_NO_WORD}((?:{_BEFORE_NUMBERS})\\.)({_SPACE}?[0-9])", f"{kept}\\3"),
+            (
+                f"{_NO_WORD}((?:{_BEFORE_NUMBERS})\\.)({_SPACE}?[0-9{PLACE}])",
+                f"{kept}\\3",
+            ),
             (f"([0-9]\\.)({_SPACE}+(?:{_AFTER_ORDINALS}))", f"\\1{KEPT}\\2"),
             (f"({_STOP})({_SPACE}+)({_START})", cut),
             (f"([{_WIDE_STOPS}]+)({_SPACE}*)({_WIDE_REST})", cut),

@@ -14,16 +14,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+if __package__:
+    from keras_transformer.text.sentences import GLUE, PLACE
+else:  # Beside a copy of that file.
+    from sentences import GLUE, PLACE
+
 # Characters that Unicode promises no text has; `text.sentences` has others.
 PIECES = tuple("\ufde0\ufde1\ufde2\ufde3\ufde4\ufde5\ufde6\ufde7")
 # A span is OPEN, its source and CLOSE, or OPEN, source, TO, what replaces it and CLOSE.
 OPEN, TO, CLOSE = "\ufdd3", "\ufdd4", "\ufdd5"
-# In a text a space that only the model sees; in a span, that there is none beside it.
-GLUE = "\ufdd6"
 # In a translation, the place of a piece that is no span.
 GONE = "\ufdd7"
-# In a text, the place of the next span.
-PLACE = PIECES[0]
 
 _MARK = "\ufdd0-\ufdef"
 _SPACES = " \t\u00a0\u2000-\u200a\u202f\u3000"
@@ -44,15 +45,15 @@ _ADDRESSES = (
     f"{_HOST}[a-z]{{2,}}/{_URL_REST}",
     f"{_HOST}(?:com|org|net)/?",
 )
-_VALUE = f"(?:\"[^\"<>]*\"|'[^'<>]*'|[^{_SPACES}\n\r\"'<>=]+)"
+_VALUE = f"(?:\"[^\"<>{_MARK}]*\"|'[^'<>{_MARK}]*'|[^{_SPACES}\n\r\"'<>={_MARK}]+)"
 _ATTRIBUTE = f"{_ANY_SPACE}+[A-Za-z_:@][A-Za-z0-9_.:@-]*={_VALUE}"
 _DIGITS = "[0-9]+(?:[.,:/'’T\u00a0\u202f-][0-9]+)+"
 _SPANS = (
-    "\\{\\{[^{}]*\\}\\}|\\{%[^{}]*%\\}",
-    f"\\$?\\{{[^{{}}{_SPACES}\n\r]*\\}}",
+    f"\\{{\\{{[^{{}}{_MARK}]*\\}}\\}}|\\{{%[^{{}}{_MARK}]*%\\}}",
+    f"\\$?\\{{[^{{}}{_SPACES}\n\r{_MARK}]*\\}}",
     "%(?:[0-9]+\\$|\\([A-Za-z0-9_.]+\\))?[-+#0]*[0-9]*(?:\\.[0-9]+)?l?l?[sdufxc@]",
     "%[A-Z_]{2,}%",
-    f"</?[A-Za-z][A-Za-z0-9:-]*(?:{_ATTRIBUTE})*{_ANY_SPACE}*/?>|<!--[^<>]*-->",
+    f"</?[A-Za-z][A-Za-z0-9:-]*(?:{_ATTRIBUTE})*{_ANY_SPACE}*/?>|<!--[^<>{_MARK}]*-->",
     "&(?:[A-Za-z][A-Za-z0-9]+|#[0-9]+|#[xX][0-9A-Fa-f]+);",
     # A telephone, a number with a mark inside, a long one, a code.
     "\\+[0-9]+(?:[ ./()-]{1,2}[0-9]+)+",

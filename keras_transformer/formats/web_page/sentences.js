@@ -54,7 +54,7 @@ export class SentenceSplitter {
 }
 
 /** Applies a rule that is written for Python. */
-function replaced(text, [pattern, replacement]) {
+export function replaced(text, [pattern, replacement]) {
   const expression = new RegExp(pattern, "gu");
   return text.replace(expression, replacement.replace(/\\(\d)/g, "$$$1"));
 }
