@@ -13,12 +13,12 @@ import re
 
 import numpy as np
 
-from keras_transformer.text.spans import CLOSE, OPEN, hidden_pair
+from keras_transformer.text.spans import PIECES, hidden_pair
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
-_NAME = re.compile(r"[^\W_]{3,}|\d+")
+_NAME = re.compile(r"\b(?:[^\W_]{2,}|\d)\b")
 _MARK = re.compile(r"\s*[.!?…。！？]+\s*$")
 _END = re.compile(r"\s*[.!?…。！？]*\s*$")
 _OPENING_MARK = re.compile(r"[¿¡](?=[^.!?]*$)")  # of the last sentence
@@ -72,19 +72,25 @@ def with_typo(source: str, target: str) -> tuple[str, str]:
 def carrying(source: str, target: str) -> tuple[str, str]:
     """Returns pieces of spans for one to three words or numbers that both sides have.
 
-    A pair without one gets a span at the front or before the final mark.
+    A pair without one gets a piece at the front or before the final mark.
     """
+    if PIECES[0] in source:  # It has spans of its own.
+        return source, target
     rng = random.Random(source)
-    counts = [collections.Counter(_NAME.findall(side)) for side in (source, target)]
-    words = [word for word, times in counts[0].items() if times == counts[1][word] == 1]
+    first, other = (collections.Counter(_NAME.findall(x)) for x in (source, target))
+    words = [word for word, times in first.items() if times == other[word] == 1]
     if words:
         chosen = rng.sample(words, min(len(words), rng.randint(1, 3)))
-        return hidden_pair(source, target, chosen)
-    span = f"{OPEN}x{CLOSE}"
+        pieces = dict(zip(sorted(chosen, key=words.index), PIECES, strict=False))
+        source, target = (
+            _NAME.sub(lambda name: pieces.get(name[0], name[0]), side)
+            for side in (source, target)
+        )
+        return source, target
     if rng.random() < 0.5:
-        return hidden_pair(f"{span} {source}", f"{span} {target}")
-    span = f" {span}\\g<0>"
-    return hidden_pair(_END.sub(span, source, 1), _END.sub(span, target, 1))
+        return f"{PIECES[0]} {source}", f"{PIECES[0]} {target}"
+    before = f" {PIECES[0]}\\g<0>"
+    return _END.sub(before, source, count=1), _END.sub(before, target, count=1)
 
 
 # In which form a test set is scored too.
@@ -108,7 +114,7 @@ def views_of(source: str, target: str, carries: bool) -> list[tuple[str, str]]:
     """
     seen = hidden_pair(source, target) if carries else (source, target)
     views = [form(*seen) for form in FORMS.values()]
-    views.append(carrying(source, target) if carries else seen)
+    views.append(carrying(*seen) if carries else seen)
     return [seen, *(("", "") if view[0] == seen[0] else view for view in views)]
 
 

@@ -66,14 +66,18 @@ VIEWS.append(
         views.carrying,
         (
             ("Tom met Tom and Ann on 4 May.", "Tom traf Ann am 4. Mai."),
-            "Tom met Tom and X on Y May.",
-            "Tom traf X am Y. Mai.",
+            "Tom met Tom and ① on ② May.",
+            "Tom traf ① am ②. Mai.",
         ),
-        (("Two men run", "Zwei rennen."), "Two men run X", "Zwei rennen X."),
-        (("Two men ran!", "Zwei rannten."), "X Two men ran!", "X Zwei rannten."),
-        (("They go.", "Sie gehen!"), "They go X.", "Sie gehen X!"),
-        (("Go to a.org!", "Hin zu a.org!"), "Go to X!", "Hin zu X!"),
-        (CHINESE, "X 他们在公园里。", "X They are in the park."),
+        (("Two men run", "Zwei rennen."), "Two men run ①", "Zwei rennen ①."),
+        (("Two men ran!", "Zwei rannten."), "① Two men ran!", "① Zwei rannten."),
+        (("They go.", "Sie gehen!"), "They go ①.", "Sie gehen ①!"),
+        (
+            (f"Go to {SPAN}, Tom!", f"Hin zu {SPAN}, Tom!"),
+            "Go to ①, Tom!",
+            "Hin zu ①, Tom!",
+        ),
+        (CHINESE, "① 他们在公园里。", "① They are in the park."),
     )
 )
 
@@ -82,8 +86,8 @@ VIEWS.append(
 def test_a_view_of_a_pair(view):
     view, *table = view
     for pair, *expected in table:
-        found = [side.replace(SPAN, "X").replace(NEXT, "Y") for side in view(*pair)]
-        assert found == (expected or [*pair])
+        sides = [text.replace("①", SPAN).replace("②", NEXT) for text in expected]
+        assert view(*pair) == (tuple(sides) or pair)
 
 
 WORDS = ["".join("abcdefghij"[int(x)] for x in f"{n:04}") for n in range(2000)]

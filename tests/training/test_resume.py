@@ -162,7 +162,7 @@ def test_a_robust_run_shows_the_same_views_after_it_was_killed(tmp_path):
     expected.weights = expected.train(robust=True).model.get_weights()
     folder.killed(6, robust=True)
     folder.ends_as(expected, robust=True)
-    assert expected.said("training data: 40 pairs, 9 batches")  # Views are longer.
+    assert expected.final().step > 14  # Views are longer.
 
 
 KINDS = {
