@@ -66,7 +66,14 @@ def evaluate(options):
                 f"{options.model} has other weights by now: the scores are those of "
                 "the weights before"
             )
-    return values | {"output": options.output, "bad_lines": bad_lines.count}
+    values |= {"output": options.output, "bad_lines": bad_lines.count}
+    if options.robust:
+        values["robust"] = evaluation.robustness(
+            translator, pairs, show_progress=not options.quiet
+        )
+        for form, bleu in {"as it is": scores.bleu, **values["robust"]}.items():
+            print_result(f"BLEU {bleu:5.2f}  {form}")
+    return values
 
 
 def _with_digest(options):

@@ -18,12 +18,13 @@ from keras_transformer import ExportedTranslator, RunConfig, terminal
 from keras_transformer.apps import cli, serving
 from keras_transformer.apps.cli import export_verbs, flags, make_parser, use_verbs
 from keras_transformer.search.translation import Translation
+from keras_transformer.text.views import FORMS, with_typo
 from tests import tiny_run
 
 SIZES = (
     "--preset tiny --num-encoder-layers 1 --num-decoder-layers 1 --d-model 16 "
     "--d-ff 32 --num-heads 2 --vocabulary-size 300 --batch-tokens 256 --warmup-steps 1 "
-    "--average-checkpoints 1 --beam-size 1 --epochs 2"
+    "--average-checkpoints 1 --beam-size 1 --epochs 2 --no-robust"
 ).split()
 TEXTS = ["the good dog runs.", "a bear", "the old man sings."]
 
@@ -118,6 +119,23 @@ def test_evaluate_scores_a_saved_model(saved_model, files, capsys):
     bleu = sacrebleu.corpus_bleu(translations, [list(references)])
     assert result["bleu"] == bleu.score and result["sentences"] == len(sources)
     assert f"BLEU {bleu.score:.2f}  nrefs:1|case:mixed" in said
+
+
+def test_evaluate_scores_what_people_write_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(use_verbs, "load_translator", lambda _: lambda texts: texts)
+    sources = [source for source, _ in tiny_run.VALID]
+    path = tiny_run.write_pairs(tmp_path / "a", zip(sources, sources, strict=True))
+    words = "evaluate", tmp_path, "--test", path, "--robust"
+    found = objects(capsys, *words)[0]["robust"]
+    assert list(found) == [*FORMS]
+    assert [found["in capitals"], found["in title case"]] == [pytest.approx(100)] * 2
+    typed = [with_typo(source, "")[0] for source in sources]
+    expected = sacrebleu.corpus_bleu(typed, [sources]).score
+    assert found["with a typo"] == expected < 90
+    assert run(*words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:5] == ["BLEU 100.00  as it is", "BLEU 100.00  in capitals"]
+    assert lines[7] == f"BLEU {expected:5.2f}  with a typo"
 
 
 def test_translate_takes_arguments_a_file_or_standard_input(
