@@ -26,7 +26,7 @@ WIDTHS = {"tiny": 128, "small": 256}  # Of the embeddings and of the GRUs.
 CONFIG = kt.RunConfig(
     tokenizer=kt.TokenizerConfig(vocabulary_size=4000),
     data=kt.DataConfig(batch_tokens=1000),
-    training=kt.TrainingConfig(warmup_steps=200, learning_rate=0.003),
+    training=kt.TrainingConfig(warmup_steps=200, learning_rate=0.003, robust=False),
 )
 
 

@@ -29,6 +29,7 @@ CONFIG = kt.RunConfig.preset(
     max_length=80,
     mixed_precision="bfloat16",
     beam_size=5,
+    robust=False,
 )
 
 

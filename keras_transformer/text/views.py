@@ -138,8 +138,8 @@ def _has_case(text):
 
     Letters one by one, digits and names in another script are no such text.
     """
-    cased = [letter.lower() != letter.upper() for letter in text if letter.isalpha()]
-    return 2 * sum(cased) > len(cased) and len(_WORD.findall(text)) > 1
+    cased = sum(map(str.isupper, text)) + sum(map(str.islower, text))
+    return 2 * cased > sum(map(str.isalpha, text)) and len(_WORD.findall(text)) > 1
 
 
 def _titled(text):
