@@ -24,7 +24,13 @@ class Toy:
     def __init__(self):
         examples = ["a quick fox", "a dog", "a bear"]
         self.page = {"languages": ["en", "de"], "examples": examples}
-        calls = (self.serving_default, self.nbest, self.complete, self.sample, self.align)
+        calls = (
+            self.serving_default,
+            self.nbest,
+            self.complete,
+            self.sample,
+            self.align,
+        )
         self.signatures = {call.__name__: _Signature(self, call) for call in calls}
         self.asked = []
         self.running = 0

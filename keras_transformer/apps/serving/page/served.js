@@ -113,6 +113,8 @@ async function showAnswer(asked) {
   if (predictions.some(({ truncated }) => truncated)) {
     told.unshift("The text, or what it must begin with, was too long and is cut.");
   }
+  const lost = predictions.flatMap(({ lost = [] }) => lost.filter((span) => span));
+  if (lost.length > 0) told.unshift(`The translation lacks ${lost.join(" and ")}.`);
   if (error === undefined && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);
   if (translations.length === 0) return;
