@@ -24,9 +24,11 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
-    from keras_transformer.text.sentences import SentenceSplitter
+    from keras_transformer.text.sentences import GLUE, PLACE, SentenceSplitter
+    from keras_transformer.text.spans import PIECES, Hidden, SpanFinder
 else:  # Beside copies of these files.
-    from sentences import SentenceSplitter
+    from sentences import GLUE, PLACE, SentenceSplitter
+    from spans import PIECES, Hidden, SpanFinder
     from translation import TextTranslator, check_integer
 
 DESCRIPTION = "translator.json"
@@ -74,6 +76,8 @@ class LiteTranslator(TextTranslator):
             # Weights cost less than caches, which the loop copies at every token.
             self.batch_size = 8
         self._splitter = SentenceSplitter(self.description["sentence_rules"])
+        self._spans = SpanFinder(self.description["span_rules"])
+        self.carries_spans = self.description["carries_spans"]
         self._source, self._target = (
             SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
@@ -94,15 +98,23 @@ class LiteTranslator(TextTranslator):
         if name == "serving_default":
             return self._of_texts(texts)
         longest = self.description["longest_output"]
-        sources, truncated = self._encoded(self._source, texts, "max_source_length")
+        hidden = [self._spans.hidden(text) for text in texts]
+        pieces = [self._spans.pieces(one.spans) for one in hidden]
+        seen = list(map(self._spans.seen, hidden, pieces))
+        sources, truncated = self._encoded(self._source, seen, "max_source_length")
         source = _padded(sources)
+
+        def seen_targets(texts):
+            return map(self._spans.seen, map(self._spans.hidden, texts), pieces)
+
         if name == "score":
-            targets, is_cut = self._encoded(self._target, more[0], "longest_output")
+            seen = seen_targets(more[0])
+            targets, is_cut = self._encoded(self._target, seen, "longest_output")
             found = self._signatures[name](source=source, target=_padded(targets))
             scores = found["token_log_probabilities"]
             return {
                 "log_probability": scores.sum(axis=1),
-                "tokens": [self._target.id_to_piece(ids) for ids in targets],
+                "tokens": self._tokens(self._target, targets, hidden),
                 "token_log_probabilities": scores,
                 "truncated": truncated | is_cut,
             }
@@ -110,7 +122,8 @@ class LiteTranslator(TextTranslator):
         inputs = {"source": source, "lengths": lengths}
         is_empty = lengths == 1
         if name == "complete":
-            prefixes, is_cut = self._cut(self._target, more[0], longest - 1)
+            seen = seen_targets(more[0])
+            prefixes, is_cut = self._cut(self._target, seen, longest - 1)
             truncated |= is_cut
             begun = np.array([len(ids) for ids in prefixes], np.int32)
             inputs |= {"prefix": _padded(prefixes), "prefix_lengths": begun}
@@ -125,13 +138,25 @@ class LiteTranslator(TextTranslator):
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
         # The end and padding are control pieces, which have no text.
-        texts = [self._target.decode(several.tolist()) for several in ids]
+        restored = [
+            [
+                self._spans.restored(text, one.spans)
+                for text in self._target.decode(several)
+            ]
+            for several, one in zip(ids.tolist(), hidden, strict=True)
+        ]
         if name == "nbest":
-            return {"translations": texts, "scores": scores, "truncated": truncated}
+            return {
+                "translations": [[text for text, _ in several] for several in restored],
+                "scores": scores,
+                "truncated": truncated,
+                "lost": [[lost for _, lost in several] for several in restored],
+            }
         best = {
-            "translation": [several[0] for several in texts],
+            "translation": [text for (text, _), *_ in restored],
             "score": scores[:, 0],
             "truncated": truncated,
+            "lost": [lost for (_, lost), *_ in restored],
         }
         if name != "align":
             return best
@@ -139,8 +164,8 @@ class LiteTranslator(TextTranslator):
         found = self._signatures["attention"](source=source, target=_padded(targets))
         attention = found["attention"]  # (B, H, T, S)
         return best | {
-            "source_tokens": [self._source.id_to_piece(ids) for ids in sources],
-            "target_tokens": [self._target.id_to_piece(ids) for ids in targets],
+            "source_tokens": self._tokens(self._source, sources, hidden),
+            "target_tokens": self._tokens(self._target, targets, hidden),
             "attention": attention if per_head else attention.mean(axis=1),
         }
 
@@ -149,24 +174,44 @@ class LiteTranslator(TextTranslator):
         longest = self.description["max_source_length"] - 1
 
         def is_too_long(sentence):
-            return len(_ids_of(self._source, sentence)) > longest
+            ids = _ids_of(self._source, sentence.replace(GLUE, " "))
+            return len(ids) > longest or sentence.count(PLACE) > len(PIECES)
 
-        parts = [self._splitter.split(text, is_too_long) for text in texts]
-        sentences = [sentence for row in parts for sentence in row[::2]]
-        found = iter(self._rows("nbest", {"texts": sentences}))
+        parts = []
+        for text in texts:
+            hidden = self._spans.hidden(text)
+            left = iter(hidden.spans)
+            row = self._splitter.split(hidden.text, is_too_long)
+            counts = [sentence.count(PLACE) for sentence in row[::2]]
+            spans = [list(itertools.islice(left, count)) for count in counts]
+            between = [part.replace(GLUE, "") for part in row[1::2]]
+            parts.append((list(map(Hidden, row[::2], spans)), between))
+        marked = [self._spans.marked(one) for row, _ in parts for one in row]
+        found = iter(self._rows("nbest", {"texts": marked}))
         outputs = collections.defaultdict(list)
-        for row in parts:
-            best = [next(found) for _ in row[::2]]
+        for row, between in parts:
+            best = [next(found) for _ in row]
             translations = [one["translations"][0] for one in best]
             scores = [one["scores"][0] for one in best]
-            whole = zip(translations, row[1::2], strict=True)
+            whole = zip(translations, between, strict=True)
             outputs["translation"].append("".join(itertools.chain(*whole)))
             outputs["score"].append(min(scores))
             outputs["truncated"].append(any(one["truncated"] for one in best))
-            outputs["sources"].append(row[::2])
+            outputs["lost"].append([span for one in best for span in one["lost"][0]])
+            outputs["sources"].append(list(map(self._spans.source, row)))
             outputs["translations"].append(translations)
             outputs["scores"].append(scores)
         return outputs
+
+    def _tokens(self, processor, rows, hidden):
+        """Returns the pieces of ids, but the sources of spans."""
+        tokens = []
+        for ids, one in zip(rows, hidden, strict=True):
+            known = dict(zip(PIECES, self._spans.sources(one.spans), strict=False))
+            tokens.append(
+                [known.get(piece, piece) for piece in processor.id_to_piece(ids)]
+            )
+        return tokens
 
     def _encoded(self, processor, texts, longest):
         """Returns the ids of texts with the end token, and which texts were cut."""

@@ -37,8 +37,9 @@ from keras_transformer.nn.kernels.keras_private import (
 from keras_transformer.search import translation
 from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
-from keras_transformer.text import sentences
+from keras_transformer.text import sentences, spans
 from keras_transformer.text.sentences import sentence_rules
+from keras_transformer.text.spans import span_rules
 
 QUANTIZATIONS = ("none", "float16", "int8")
 # The converter names an operation that LiteRT lacks in one of two ways.
@@ -125,6 +126,7 @@ def export_litert(
         shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
         shutil.copyfile(translation.__file__, temporary / "translation.py")
         shutil.copyfile(sentences.__file__, temporary / "sentences.py")
+        shutil.copyfile(spans.__file__, temporary / "spans.py")
         description = {
             "format": lite_translator.FORMAT,
             **describe(translator, temporary, quantize, languages),
@@ -206,6 +208,8 @@ def describe(
         "longest_output": config.longest_output,
         "n_best": config.num_best,
         "sentence_rules": sentence_rules(),
+        "carries_spans": translator.tokenizers.carry_spans,
+        "span_rules": span_rules(translator.tokenizers.carry_spans),
         "search": config.to_dict(),
         "quantize": quantize,
         "languages": None if languages is None else list(languages),

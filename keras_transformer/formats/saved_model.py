@@ -81,7 +81,9 @@ def export_saved_model(
     | complete        | text, prefix      | translation, score                     |
 
     A model without a `DecoderLayer` has no `align`. Every signature also returns
-    `truncated` [B]: whether a text was cut at the longest source.
+    `truncated` [B]: whether a text was cut at the longest source. With a vocabulary
+    that has pieces for spans, all translations have `lost` [B, ...]: the URLs, tags and
+    the like that they lack, padded with "".
 
     The version also has warm-up requests, a model card (README.md), and in assets.extra
     training_data.json and page.json, for the page of `serve`. Beside the versions the
@@ -237,6 +239,7 @@ class ExportedTranslator(TextTranslator):
             )
         nbest = self._module.signatures["nbest"].structured_outputs
         self.most = nbest["scores"].shape[1]
+        self.carries_spans = "lost" in nbest
 
     def run(
         self, name: str, *columns: Any, n_best: int = 1, per_head: bool = False

@@ -18,8 +18,18 @@ from keras import ops
 
 from keras_transformer.models.searchable import Searchable
 from keras_transformer.search.generator import Generator
-from keras_transformer.text.sentences import sentence_rules
+from keras_transformer.text.sentences import GLUE, PLACE, sentence_rules
 from keras_transformer.text.sentences_in_graph import sentences_of
+from keras_transformer.text.spans import PIECES, span_rules
+from keras_transformer.text.spans_in_graph import (
+    hidden_spans,
+    replaced,
+    restored_texts,
+    seen_targets,
+    seen_texts,
+    shown_tokens,
+    sources_of,
+)
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Sentences of texts that are translated together.
@@ -32,6 +42,16 @@ class _Tokens(NamedTuple):
     ids: Any  # (B, S) int32, the end token, then padding
     lengths: Any  # (B,) int32, tokens, the end token counted
     truncated: Any  # (B,) bool, whether a text was cut
+    spans: Any = None  # (B, None) strings, unless they are put back later
+
+
+class _Sentences(NamedTuple):
+    """Sentences of texts: N of B texts."""
+
+    hidden: Any  # (B, None) strings, without their spans
+    between: Any  # (N,) strings, what follows each
+    spans: Any  # (N, None) strings
+    seen: Any  # (N,) strings, what the model sees
 
 
 class StringSearch:
@@ -40,7 +60,7 @@ class StringSearch:
     def __init__(self, generator: Generator, tokenizers: TokenizerPair):
         self.generator = generator
         self.tokenizers = tokenizers
-        self.detokenize = tokenizers.target.detokenize
+        self.rules = span_rules(tokenizers.carry_spans)
         self._is_graph = keras.backend.backend() == "tensorflow"
         if not self._is_graph:
             # What is done to text has graphs of its own, which are faster.
@@ -50,36 +70,60 @@ class StringSearch:
             self.source_ids = graph(self.source_ids)
             self.target_ids = graph(self.target_ids)
             self.outputs = graph(self.outputs)
-            self.detokenize = graph(self.detokenize)
+            self.texts_of = graph(self.texts_of)
+            self.sentences = graph(self.sentences)
+            self.joined = graph(self.joined)
 
     def source_ids(self, texts):
-        """Returns sources [B] as ids, cut to the longest."""
-        longest = self.generator.config.max_source_length
-        return _ids_of(self.tokenizers.source, texts, longest)
+        """Returns sources [B] as ids, cut to the longest, and their spans."""
+        hidden, spans = hidden_spans(texts, self.rules)
+        seen = seen_texts(hidden, spans, self.rules)
+        return self.seen_ids(seen)._replace(spans=spans)
 
-    def target_ids(self, texts):
-        """Returns targets [B] as ids, cut to the longest."""
-        return _ids_of(self.tokenizers.target, texts, self.generator.longest)
+    def seen_ids(self, seen):
+        """Returns sources [B], as the model sees them, as ids, cut to the longest."""
+        longest = self.generator.config.max_source_length
+        return _ids_of(self.tokenizers.source, seen, longest)
+
+    def target_ids(self, texts, spans):
+        """Returns targets [B] as ids, cut to the longest; `spans` are the sources'."""
+        seen = self.seen_targets(texts, spans)
+        return _ids_of(self.tokenizers.target, seen, self.generator.longest)
+
+    def seen_targets(self, texts, spans):
+        """Returns targets [B] as the model sees them beside sources with `spans`."""
+        return seen_targets(*hidden_spans(texts, self.rules), spans, self.rules)
 
     def sentences(self, texts):
-        """Returns sentences of texts [B], and what follows each: [B, None]."""
-        longest = self.generator.config.max_source_length
-        return sentences_of(
-            texts,
-            sentence_rules(),
-            lambda sentences: (
-                _ids_of(self.tokenizers.source, sentences, longest).truncated
-            ),
+        """Returns the `_Sentences` of texts [B]."""
+        texts, spans = hidden_spans(texts, self.rules)
+
+        def is_too_long(hidden):
+            seen = self.seen_ids(replaced(hidden, self.rules["see"]))
+            return seen.truncated | (_count_places(hidden) > len(PIECES))
+
+        parts = sentences_of(texts, sentence_rules(), is_too_long)
+        hidden = parts[:, ::2]
+        between = tf.strings.regex_replace(parts[:, 1::2].flat_values, GLUE, "")
+        spans = tf.RaggedTensor.from_row_lengths(
+            spans.flat_values, _count_places(hidden.flat_values)
         )
+        seen = seen_texts(hidden.flat_values, spans, self.rules)
+        return _Sentences(hidden, between, spans, seen)
 
     def translations(self, sentences):
-        """Returns the best `translation` of each sentence [N], `score`, `truncated`."""
+        """Returns `translation`, `score` and `truncated` of sentences [N].
+
+        They are what the model sees, and so are the translations.
+        """
         order = tf.argsort(tf.strings.length(sentences), stable=True)
         ordered = tf.gather(sentences, order)
 
         def add(start, known):
             batch = ordered[start : start + BATCH_SIZE]
-            found = _first_of(nbest(self, batch, n_best=1))
+            source = self.seen_ids(batch)
+            result = self.called(self.generator.search, source.ids, source.lengths)
+            found = _first_of(self.outputs(source, result))
             joined = {
                 name: tf.concat([values, found[name]], axis=0)
                 for name, values in known.items()
@@ -101,19 +145,60 @@ class StringSearch:
         places = tf.argsort(order)
         return {name: tf.gather(values, places) for name, values in found.items()}
 
+    def joined(self, sentences, found):
+        """Returns the outputs of `translate` from those of `translations`."""
+        hidden, between, spans, _ = sentences
+        texts, lost = restored_texts(found["translation"], spans, self.rules)
+        sources = sources_of(hidden.flat_values, spans, self.rules)
+        scores = hidden.with_flat_values(found["score"])
+        truncated = hidden.with_flat_values(found["truncated"])
+        whole = hidden.with_flat_values(texts + between)
+        lost = tf.RaggedTensor.from_row_splits(
+            lost.flat_values, tf.gather(lost.row_splits, hidden.row_splits)
+        )
+        outputs = {
+            "translation": tf.strings.reduce_join(whole, axis=1),
+            "score": tf.reduce_min(scores, axis=1),
+            "truncated": tf.reduce_any(truncated, axis=1),
+            "sources": hidden.with_flat_values(sources).to_tensor(),
+            "translations": hidden.with_flat_values(texts).to_tensor(),
+            "scores": scores.to_tensor(),
+        }
+        return self.with_lost(outputs, lost.to_tensor())
+
     def outputs(self, source, result):
         """Returns the outputs of `nbest` from a `DecodingResult`."""
         ids = result.ids  # (B, n_best, T)
-        _, count, length = tf.unstack(tf.shape(ids))
-        texts = self.detokenize(tf.reshape(ids, (-1, length)))
-        texts = tf.reshape(texts, (-1, ids.shape[1] or count))
+        batch, count, length = tf.unstack(tf.shape(ids))
+        count = ids.shape[1] or count
+        spans = source.spans
+        if spans is not None:
+            spans = tf.gather(spans, tf.repeat(tf.range(batch), count))
+        texts, lost = self.texts_of(tf.reshape(ids, (-1, length)), spans)
         # An empty text, only an end token, has an empty translation.
         empty = (source.lengths <= 1)[:, None]
-        return {
-            "translations": tf.where(empty, "", texts),
+        outputs = {
+            "translations": tf.where(empty, "", tf.reshape(texts, (-1, count))),
             "scores": tf.where(empty, 0.0, result.scores),
             "truncated": source.truncated,
         }
+        if spans is None:
+            return outputs
+        lost = lost.to_tensor()
+        return self.with_lost(
+            outputs, tf.reshape(lost, (batch, count, tf.shape(lost)[1]))
+        )
+
+    def texts_of(self, ids, spans):
+        """Returns ids [B, T] as texts, with their spans, and those that are lost."""
+        texts = self.tokenizers.target.detokenize(ids)
+        return (
+            (texts, None) if spans is None else restored_texts(texts, spans, self.rules)
+        )
+
+    def with_lost(self, outputs, lost):
+        """Adds the lost spans, unless the vocabulary has no pieces for spans."""
+        return outputs | {"lost": lost} if self.tokenizers.carry_spans else outputs
 
     def called(self, function, *inputs, **options):
         """Calls a method of the generator with TensorFlow's tensors."""
@@ -129,27 +214,19 @@ def translate(search, text):
     """Translates texts [B] of any length, sentence by sentence.
 
     Returns `translation` [B], `score` [B], the lowest of its sentences, `truncated`
-    [B]; and of the K sentences `sources`, `translations` and `scores` [B, K].
+    [B]; of the K sentences `sources`, `translations` and `scores` [B, K]; and the spans
+    that the translation has not, `lost` [B, None].
     """
-    parts = search.sentences(text)
-    sources = parts[:, ::2]
-    found = {
-        name: sources.with_flat_values(values)
-        for name, values in search.translations(sources.flat_values).items()
-    }
-    both = found["translation"].flat_values + parts[:, 1::2].flat_values
-    return {
-        "translation": tf.strings.reduce_join(sources.with_flat_values(both), axis=1),
-        "score": tf.reduce_min(found["score"], axis=1),
-        "truncated": tf.reduce_any(found["truncated"], axis=1),
-        "sources": sources.to_tensor(),
-        "translations": found["translation"].to_tensor(),
-        "scores": found["score"].to_tensor(),
-    }
+    sentences = search.sentences(text)
+    return search.joined(sentences, search.translations(sentences.seen))
 
 
 def nbest(search, text, n_best=None):
-    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`."""
+    """Translates strings [B].
+
+    Returns `translations` and `scores` [B, n_best], `lost` [B, n_best, None], the spans
+    that each lacks, and `truncated` [B].
+    """
     generator = search.generator
     source = search.source_ids(text)
     result = search.called(
@@ -168,6 +245,7 @@ def complete(search, text, prefix):
     """
     target = search.tokenizers.target
     source = search.source_ids(text)
+    prefix = search.seen_targets(prefix, source.spans)
     prefixes, is_cut = _cut(target, prefix, search.generator.longest - 1)
     prefix_lengths = tf.cast(prefixes.row_lengths(), tf.int32)
     result = search.called(
@@ -210,12 +288,13 @@ def sample(search, text, temperature, seed):
 def score(search, source, target):
     """Scores given translations of strings [B], end token included (nats)."""
     sources = search.source_ids(source)
-    targets = search.target_ids(target)
+    targets = search.target_ids(target, sources.spans)
+    tokens = search.tokenizers.target.piece_strings(targets.ids)
     scores = search.called(search.generator.score, sources.ids, targets.ids)
     return {
         "log_probability": tf.reduce_sum(scores, axis=1),
         # "" where padded.
-        "tokens": search.tokenizers.target.piece_strings(targets.ids),
+        "tokens": shown_tokens(tokens, sources.spans, search.rules),
         "token_log_probabilities": scores,
         "truncated": sources.truncated | targets.truncated,
     }
@@ -232,11 +311,20 @@ def align(search, text, per_head=False):
     lengths = tf.math.count_nonzero(ids, axis=1)  # padding is 0
     ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
     attention = search.called(search.generator.attention, source.ids, ids)
+    translation, _ = search.texts_of(ids, source.spans)
+    tokenizers = search.tokenizers
+    source_tokens, target_tokens = (
+        shown_tokens(tokens, source.spans, search.rules)
+        for tokens in (
+            tokenizers.source.piece_strings(source.ids),
+            tokenizers.target.piece_strings(ids),
+        )
+    )
     return {
-        "translation": search.detokenize(ids),
+        "translation": translation,
         # Padding has the token "" and attention 0.
-        "source_tokens": search.tokenizers.source.piece_strings(source.ids),
-        "target_tokens": search.tokenizers.target.piece_strings(ids),
+        "source_tokens": source_tokens,
+        "target_tokens": target_tokens,
         "attention": attention if per_head else tf.reduce_mean(attention, axis=1),
         "truncated": source.truncated,
     }
@@ -318,10 +406,18 @@ def _ids_of(tokenizer, texts, longest):
     return _Tokens(ids.to_tensor(tokenizer.pad_id), lengths, truncated)
 
 
+def _count_places(hidden):
+    """Returns the number of spans that were taken out of each text [B]."""
+    return tf.strings.split(hidden, PLACE).row_lengths() - 1
+
+
 def _first_of(outputs):
-    """Returns the outputs of `translate` from those of `nbest`."""
-    return {
+    """Returns the outputs of the best translations from those of `nbest`."""
+    first = {
         "translation": outputs["translations"][:, 0],
         "score": outputs["scores"][:, 0],
         "truncated": outputs["truncated"],
     }
+    if "lost" in outputs:
+        first["lost"] = outputs["lost"][:, 0]
+    return first

@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+if __package__:
+    from keras_transformer.text.spans import as_terms, finder
+else:  # Beside a copy of that file.
+    from spans import as_terms, finder
+
 
 class Sentence(NamedTuple):
     """A sentence of a text, and its translation."""
@@ -31,6 +36,7 @@ class Translation(NamedTuple):
     score: float
     truncated: bool  #: whether the source, or a prefix, was too long and was cut
     sentences: tuple[Sentence, ...] = ()
+    lost: tuple[str, ...] = ()  #: spans of the source that it lacks, such as a URL
 
 
 class Score(NamedTuple):
@@ -63,10 +69,12 @@ class TextTranslator:
     is longer than the longest source is cut, and the result is `truncated`. A text of
     spaces only has score 0.
 
-    A subclass has `path`, `most`, the largest `n_best`, and `run`.
+    A subclass has `path`, `most`, the largest `n_best`, `carries_spans`, whether its
+    vocabulary has pieces for spans, and `run`.
     """
 
     most: int
+    carries_spans: bool
     batch_size = 32
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
@@ -82,13 +90,33 @@ class TextTranslator:
             return self([texts])[0]
         return [best.text for best in self.translate(texts)]
 
-    def translate(self, texts: Sequence[str]) -> list[Translation]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        terms: Mapping[str, str] | None = None,
+        dont_translate: Sequence[str] = (),
+    ) -> list[Translation]:
         """Returns the best translation of each text, of any number of sentences.
 
         Each sentence is translated by itself. What stands between them, such as line
         breaks and the marks of a list, stays as it is. A sentence longer than the
         longest source is cut at a mark or a space, and its parts are translated.
+
+        Addresses, placeholders, tags, numbers with a mark inside and the like come back
+        as they were, and so do `terms`, as their values, and `dont_translate`: whole
+        words, the longest first, in any case if theirs is small letters. What the
+        translation lacks of all these is `lost`.
         """
+        terms = as_terms(terms, dont_translate)
+        if terms and not self.carries_spans:
+            raise ValueError(
+                "`terms` and `dont_translate` need a vocabulary with pieces for spans, "
+                f"as `learn_tokenizers` makes it. Received: {self!r}"
+            )
+        if terms:
+            texts = [
+                finder().with_terms(text, terms) for text in _texts_of("texts", texts)
+            ]
         results = []
         for row in self._rows("serving_default", {"texts": texts}):
             columns = row["sources"], row["translations"], row["scores"]
@@ -115,9 +143,11 @@ class TextTranslator:
         results = []
         for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
             is_cut = bool(row["truncated"])
+            lost = row.get("lost", [()] * len(row["scores"]))
+            columns = row["translations"], row["scores"], lost
             found = [
-                Translation(text, float(score), is_cut)
-                for text, score in zip(row["translations"], row["scores"], strict=True)
+                Translation(text, float(score), is_cut, lost=_without_padding(lost))
+                for text, score, lost in zip(*columns, strict=True)
                 if np.isfinite(score)
             ]
             results.append(found[:n_best] or [Translation("", -math.inf, is_cut)])
@@ -249,5 +279,12 @@ def _texts_of(name, column):
 def _best_of(row):
     """Returns the `Translation` in a row of outputs."""
     return Translation(
-        row["translation"], float(row["score"]), truncated=bool(row["truncated"])
+        text=row["translation"],
+        score=float(row["score"]),
+        truncated=bool(row["truncated"]),
+        lost=_without_padding(row.get("lost", ())),
     )
+
+
+def _without_padding(spans):
+    return tuple(span for span in spans if span)

@@ -64,6 +64,7 @@ class Translator(TextTranslator):
         self.generator = Generator(model, config, shortlist=shortlist)
         _check_fit(self.model, tokenizers, config)
         self.most = config.beam_size
+        self.carries_spans = tokenizers.carry_spans
         self._search = StringSearch(self.generator, tokenizers)
         self._functions = {}
 

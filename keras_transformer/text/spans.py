@@ -71,8 +71,11 @@ _MAYBE = re.compile(f"[0-9@<{{%&/{_MARK}]|www\\.|\\.(?:com|org|net)")
 
 
 @functools.cache
-def span_rules() -> dict[str, Any]:
+def span_rules(are_carried: bool = True) -> dict[str, Any]:
     """How spans are found and come back, for JSON.
+
+    Args:
+        are_carried: Whether there are any: a vocabulary may have no `PIECES`.
 
     Returns:
         A dictionary of lists of patterns and what replaces them, in order. "mark" puts
@@ -82,7 +85,7 @@ def span_rules() -> dict[str, Any]:
         the translation with its spans.
     """
     whole = f"{OPEN}[^{_MARK}]+(?:{TO}[^{_MARK}]*)?{CLOSE}"
-    return {
+    rules = {
         "mark": [
             # What a client has marked stays, as long as it is whole.
             (f"({whole})|[{_MARK}]", "\\1"),
@@ -101,6 +104,7 @@ def span_rules() -> dict[str, Any]:
         "see": [(GLUE + GLUE, ""), (GLUE, " ")],
         "restore": [(f"^{GONE} ?| ?{GONE}", ""), (f" ?{GLUE} ?", "")],
     }
+    return rules if are_carried else rules | {"mark": [(f"[{_MARK}]", "")]}
 
 
 class Hidden(NamedTuple):
@@ -138,10 +142,18 @@ class SpanFinder:
         spans = [part.split(CLOSE)[0] for part in marked.split(OPEN)[1:]]
         return Hidden(self._replaced("hide", marked), spans)
 
+    def sources(self, spans: Sequence[str]) -> list[str]:
+        """Returns spans as they were written."""
+        return [self._replaced("source", span).replace(GLUE, "") for span in spans]
+
     def source(self, hidden: Hidden) -> str:
         """Returns a text as it was written."""
-        own = [self._replaced("source", span) for span in hidden.spans]
-        return _filled(hidden.text, own).replace(GLUE, "")
+        return _filled(hidden.text, self.sources(hidden.spans)).replace(GLUE, "")
+
+    def marked(self, hidden: Hidden) -> str:
+        """Returns a text in which `hidden` finds the same spans."""
+        spans = [f"{OPEN}{span}{CLOSE}" for span in hidden.spans]
+        return _filled(hidden.text, spans).replace(GLUE, "")
 
     def pieces(
         self, spans: Sequence[str], others: Sequence[str] | None = None
@@ -177,7 +189,7 @@ class SpanFinder:
 
         text = re.sub(f"[{''.join(PIECES)}]", shown, text)
         lost = [*left.values(), *spans[len(PIECES) :]]
-        return self._replaced("restore", text), [name for name, _ in self._named(lost)]
+        return self._replaced("restore", text), self.sources(lost)
 
     def with_terms(self, text: str, terms: Mapping[str, str | None]) -> str:
         """Returns a text with the terms marked as spans, each with its replacement.
@@ -216,8 +228,7 @@ class SpanFinder:
         """Returns the source of each span, and how many equal ones come before it."""
         counts = collections.Counter()
         named = []
-        for span in spans:
-            source = self._replaced("source", span).replace(GLUE, "")
+        for source in self.sources(spans):
             named.append((source, counts[source]))
             counts[source] += 1
         return named
@@ -235,18 +246,39 @@ def hidden_pair(source: str, target: str, more: Sequence[str] = ()) -> tuple[str
     """
     if not more and not (_MAYBE.search(source) and _MAYBE.search(target)):
         return re.sub(f"[{_MARK}]", "", source), re.sub(f"[{_MARK}]", "", target)
-    finder = _finder()
     sides = source, target
     if more:
-        sides = (finder.with_terms(side, dict.fromkeys(more)) for side in sides)
-    first, second = map(finder.hidden, sides)
-    carried = finder.pieces(first.spans, second.spans)
-    return finder.seen(first, carried), finder.seen(second, carried)
+        sides = (finder().with_terms(side, dict.fromkeys(more)) for side in sides)
+    first, second = map(finder().hidden, sides)
+    carried = finder().pieces(first.spans, second.spans)
+    return finder().seen(first, carried), finder().seen(second, carried)
 
 
 @functools.cache
-def _finder():
+def finder() -> SpanFinder:
+    """Returns the finder of all spans."""
     return SpanFinder(span_rules())
+
+
+def as_terms(
+    terms: Mapping[str, str] | None, dont_translate: Sequence[str]
+) -> dict[str, str | None]:
+    """Returns the terms for `SpanFinder.with_terms`, or raises an error."""
+    if isinstance(dont_translate, str):
+        raise TypeError(
+            "`dont_translate` must be a sequence of strings. Received: "
+            f"dont_translate={dont_translate!r}"
+        )
+    both = dict.fromkeys(dont_translate) | dict(terms or {})
+    for term, new in both.items():
+        texts = [term] if new is None else [term, new]
+        is_text = all(isinstance(text, str) for text in texts)
+        if not is_text or not term.strip() or re.search(f"[{_MARK}]", "".join(texts)):
+            raise ValueError(
+                "`terms` and `dont_translate` must be texts with a visible character. "
+                f"Received: {term!r}, to be {term if new is None else new!r}"
+            )
+    return both
 
 
 def _filled(text, values):

@@ -27,7 +27,7 @@ from keras_transformer.apps.bulk import (
     translate_lines,
 )
 from keras_transformer.search.translation import Translation
-from keras_transformer.text.lines import MAX_LINE_BYTES
+from keras_transformer.text.lines import MAX_LINE_BYTES, one_line
 from tests import tiny_run
 
 WINDOW = 7
@@ -124,7 +124,7 @@ def test_the_summary_counts_what_was_cut_also_before_an_interruption(source, out
         if len(windows) == 3:
             raise KeyboardInterrupt
         found = zip(texts, reverse(texts), strict=True)
-        return [[Translation(y, 0.0, len(x.split()) > 8)] for x, y in found]
+        return [Translation(y, 0.0, len(x.split()) > 8) for x, y in found]
 
     translator.translate = translate
     with pytest.raises(KeyboardInterrupt):
@@ -204,7 +204,8 @@ def test_a_line_too_long_is_cut_between_characters(tmp_path, spare, end):
 def test_a_translator_gives_the_same_in_bulk_and_at_once(source, output):
     source.write_bytes(content_of(SENTENCES[::2]))
     translate_file(tiny_run.translator(), source, output, window=WINDOW)
-    assert output.read_bytes() == content_of(tiny_run.translator()(SENTENCES[::2]))
+    found = tiny_run.translator()(SENTENCES[::2])
+    assert output.read_bytes() == content_of(map(one_line, found))
 
 
 def test_names_need_not_be_utf_8(tmp_path):

@@ -15,7 +15,7 @@ from tests.nn.layers.reference_weights import model_weights_of
 from tests.reference import numpy_transformer as reference
 
 TEXTS = [
-    "the good bear runs.", "a", "the old man sings.", "", "the big dog", "🐈 </s>"
+    "the good bear runs.", "a", "the old man sings.", "", "the big dog", "🐈 <s"
 ]  # fmt: skip
 TARGETS = ["der Bär rennt.", "", "der alte Mann", "die", "</s> <s> <pad> ß", "🐈"]
 LONG = " ".join(["the old man sings and the young bird sleeps."] * 9)
@@ -123,6 +123,9 @@ def row_of(outputs, row):
         count = np.count_nonzero(outputs["tokens"] != b"")
         assert not np.any(outputs["token_log_probabilities"][count:])
         outputs["token_log_probabilities"] = outputs["token_log_probabilities"][:count]
+    if "lost" in outputs:
+        lost = np.atleast_2d(outputs["lost"])
+        outputs["lost"] = [[span for span in row if span != b""] for row in lost]
     return {
         key: [x for x in value if x != b""] if key.endswith("tokens") else value
         for key, value in outputs.items()
@@ -151,10 +154,12 @@ def test_the_signatures_are_those_of_the_table(signatures):
     text, texts, number, numbers = (
         (kind, rank) for kind in ("string", "float32") for rank in (1, 2)
     )
-    best = {"translation": text, "score": number}
+    best = {"translation": text, "score": number, "lost": texts}
+    several = {"translations": texts, "scores": numbers}
     expected = {
-        "serving_default": best, "complete": best, "sample": best,
-        "nbest": {"translations": texts, "scores": numbers},
+        "serving_default": best | several | {"sources": texts},
+        "complete": best, "sample": best,
+        "nbest": several | {"lost": ("string", 3)},
         "score": {
             "log_probability": number, "tokens": texts,
             "token_log_probabilities": numbers,
@@ -230,12 +235,13 @@ def test_control_symbols_in_a_text_are_text(signatures):
     text = "</s> <s> <pad>"
     outputs = call(signatures, "complete", ["dog"], [[text]])
     assert outputs["translation"][0].decode().startswith(text)
-    scored = row_of(call(signatures, "score", [text], [[text]]), 0)
+    scored = row_of(call(signatures, "score", ["dog"], [[text]]), 0)
     spelled = b"".join(scored["tokens"][:-1]).decode().replace("▁", " ").strip()
     assert re.sub("<0x(..)>", lambda match: chr(int(match[1], 16)), spelled) == text
     assert scored["tokens"].count(b"</s>") == 1
-    aligned = row_of(call(signatures, "align", [text]), 0)
-    assert aligned["source_tokens"].count(b"</s>") == 1
+    # Of a source it is a span.
+    aligned = row_of(call(signatures, "align", ["the </s> dog"]), 0)
+    assert aligned["source_tokens"].count(b"</s>") == 2
 
 
 @pytest.mark.parametrize("name", ["score", "complete", "sample"])

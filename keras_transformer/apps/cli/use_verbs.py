@@ -131,7 +131,8 @@ def translate(options):
         elif options.json:
             results.append(_object(found, text, options.n_best))
         else:
-            print_result(one_line(_line(found, options)))
+            line = _line(found, options)
+            print_result(line if "\n" in text else one_line(line))
         if found[0].truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")

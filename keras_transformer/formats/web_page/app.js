@@ -146,6 +146,9 @@ function showNote() {
   const none = results.flatMap((result, place) =>
     isNew(result) && result.translations.length === 0 ? [place + 1] : [],
   );
+  const lost = results.flatMap((result) =>
+    isNew(result) ? (result.translations[0]?.lost ?? []) : [],
+  );
   const where = (places) => (lines.length > 1 ? `Line ${places.join(", ")}` : "The text");
   const parts = [];
   if (cut.length > 0) {
@@ -153,10 +156,11 @@ function showNote() {
     parts.push(`${where(cut)} is too long and was cut after ${longest - 1} pieces of words.`);
   }
   if (none.length > 0) parts.push(`${where(none)}: no translation was found.`);
+  if (lost.length > 0) parts.push(`The translation lacks ${lost.join(" and ")}.`);
   if (!isDone) parts.push("Translating …");
   else if (source.value.trim() !== "") parts.push(`Translated in ${Math.round(duration())} ms.`);
   tell(note, parts.join(" "));
-  note.classList.toggle("warning", cut.length + none.length > 0);
+  note.classList.toggle("warning", cut.length + none.length + lost.length > 0);
 }
 
 function isNew(result) {

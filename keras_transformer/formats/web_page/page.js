@@ -33,7 +33,7 @@ export function scored({ text, score }, language) {
   words.textContent = text;
   words.lang = language;
   const number = document.createElement("small");
-  number.textContent = score.toFixed(2);
+  number.textContent = score?.toFixed(2) ?? "";
   number.title = "Log-probability over the length penalty: nearer to 0 is likelier";
   return [words, " ", number];
 }

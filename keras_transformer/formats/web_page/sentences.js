@@ -4,6 +4,8 @@
  */
 
 const [CUT, KEPT, END] = ["\ufdd0", "\ufdd1", "\ufdd2"];
+// Where spans.js has taken a span out, and a space that only the model sees.
+export const [PLACE, GLUE] = ["\ufde0", "\ufdd6"];
 
 export class SentenceSplitter {
   #rules;

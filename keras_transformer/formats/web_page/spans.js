@@ -3,11 +3,10 @@
  * it, by the rules in translator.json.
  */
 
-import { replaced } from "./sentences.js";
+import { GLUE, PLACE, replaced } from "./sentences.js";
 
 const PIECES = Array.from("\ufde0\ufde1\ufde2\ufde3\ufde4\ufde5\ufde6\ufde7");
-const [OPEN, CLOSE, GLUE, GONE] = ["\ufdd3", "\ufdd5", "\ufdd6", "\ufdd7"];
-const PLACE = PIECES[0];
+const [OPEN, CLOSE, GONE] = ["\ufdd3", "\ufdd5", "\ufdd7"];
 
 export class SpanFinder {
   #rules;

@@ -6,10 +6,12 @@
  */
 
 import { SentencePiece } from "./sentencepiece.js";
-import { SentenceSplitter } from "./sentences.js";
+import { GLUE, PLACE, SentenceSplitter } from "./sentences.js";
+import { SpanFinder } from "./spans.js";
 
 const DESCRIPTION = "translator.json";
-const NOTHING = { text: "", score: -Infinity }; // Where the search found none.
+const NOTHING = { text: "", score: -Infinity, lost: [] }; // Where the search found none.
+const MOST_SPANS = 8; // Of a sentence.
 
 export class Translator {
   #description;
@@ -18,6 +20,7 @@ export class Translator {
   #model;
   #Tensor;
   #splitter;
+  #finder;
 
   /**
    * @param {object} description Content of translator.json.
@@ -32,46 +35,61 @@ export class Translator {
     this.#model = model;
     this.#Tensor = Tensor;
     this.#splitter = new SentenceSplitter(description.sentence_rules);
+    this.#finder = new SpanFinder(description.span_rules);
   }
 
   /**
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{translations: {text: string, score: number}[], isCut: boolean}>}
-   *   The translations of a sentence, best first; none if the search found none. Of
-   *   several sentences the best, joined, with the lowest of their scores. A text with
-   *   nothing but spaces has an empty one with score 0. `isCut` says that a part is
-   *   longer than the longest source, and was cut there.
+   * @returns {Promise<{translations: {text: string, score: number, lost: string[]}[],
+   *   isCut: boolean}>} The translations of a sentence, best first; none if the search
+   *   found none. Of several sentences the best, joined, with the lowest of their scores.
+   *   A text with nothing but spaces has an empty one with score 0. `lost` are spans,
+   *   such as URLs, that a translation lacks. `isCut` says that a part is longer than the
+   *   longest source, and was cut there.
    */
   async translate(text) {
-    const isTooLong = (part) => sourceIds(this.#source, part, this.#description).isCut;
-    const parts = this.#splitter.split(text, isTooLong);
+    const hidden = this.#finder.hidden(text);
+    const isTooLong = (part) => {
+      const seen = part.replaceAll(GLUE, " ");
+      const isCut = sourceIds(this.#source, seen, this.#description).isCut;
+      return isCut || countPlaces(part) > MOST_SPANS;
+    };
+    const parts = this.#splitter.split(hidden.text, isTooLong);
     const places = [...parts.keys()].filter((i) => i % 2 === 0 && parts[i]);
     const results = [];
-    for (const i of places) results.push(await this.#alternatives(parts[i]));
+    let first = 0;
+    for (const i of places) {
+      const last = first + countPlaces(parts[i]);
+      const sentence = { text: parts[i], spans: hidden.spans.slice(first, last) };
+      results.push(await this.#alternatives(sentence));
+      first = last;
+    }
     const isCut = results.some((found) => found.isCut);
     const joined = (texts) => {
-      const whole = [...parts];
+      const whole = parts.map((part) => part.replaceAll(GLUE, ""));
       for (const [k, i] of places.entries()) whole[i] = texts[k];
       return whole.join("");
     };
     if (places.length === 1) {
-      const translations = results[0].translations.map(({ text, score }) => {
-        return { text: joined([text]), score };
+      const translations = results[0].translations.map((one) => {
+        return { ...one, text: joined([one.text]) };
       });
       return { translations, isCut };
     }
     const best = results.map(({ translations: [first] }) => first ?? NOTHING);
-    const text = joined(best.map((one) => one.text));
+    const whole = joined(best.map((one) => one.text));
     const score = Math.min(0, ...best.map((one) => one.score));
-    return { translations: [{ text, score }], isCut };
+    const lost = best.flatMap((one) => one.lost);
+    return { translations: [{ text: whole, score, lost }], isCut };
   }
 
-  /** Returns what `translate` does, for one sentence. */
-  async #alternatives(text) {
-    const { ids, isCut } = sourceIds(this.#source, text, this.#description);
-    if (ids.length <= 1) return { translations: [{ text: "", score: 0 }], isCut };
+  /** Returns what `translate` does, for one sentence of a hidden text. */
+  async #alternatives(sentence) {
+    const seen = this.#finder.seen(sentence);
+    const { ids, isCut } = sourceIds(this.#source, seen, this.#description);
+    if (ids.length <= 1) return { translations: [{ text: "", score: 0, lost: [] }], isCut };
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -86,19 +104,25 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    return { translations: this.#translations(found, scores), isCut };
+    return { translations: this.#translations(found, scores, sentence.spans), isCut };
   }
 
-  #translations(ids, scores) {
+  #translations(ids, scores, spans) {
     const width = ids.length / scores.length;
     const translations = [];
     scores.forEach((score, i) => {
       if (!Number.isFinite(score)) return; // A place that no hypothesis has taken.
       const row = ids.subarray(i * width, (i + 1) * width);
-      translations.push({ text: textOf(this.#target, row, this.#description), score });
+      const text = textOf(this.#target, row, this.#description);
+      translations.push({ ...this.#finder.restored(text, spans), score });
     });
     return translations;
   }
+}
+
+/** Returns the number of spans that were taken out of a text. */
+function countPlaces(hidden) {
+  return hidden.split(PLACE).length - 1;
 }
 
 /** Returns the ids of a source, the end id included, and whether it was cut. */

@@ -225,9 +225,9 @@ def translating(monkeypatch):
             def __call__(self, texts):
                 return call(texts)
 
-            def translate(self, texts, n_best=1):
+            def translate(self, texts):
                 rows = zip(texts, call(texts), strict=True)
-                return [[Translation(x, -0.5, len(text) > 100)] for text, x in rows]
+                return [Translation(x, -0.5, len(text) > 100) for text, x in rows]
 
         monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
 
@@ -311,6 +311,9 @@ def test_a_line_of_input_gives_a_line_of_output(
     translating(lambda texts: [f"{text}\n{text}" for text in texts])
     assert run("translate", "any", "a", "b") == 0
     assert capsys.readouterr().out == "a a\nb b\n"
+    translating(lambda texts: texts)
+    assert run("translate", "any", "a letter\n\nof lines") == 0
+    assert capsys.readouterr().out == "a letter\n\nof lines\n"
     # Bad bytes are named by their line.
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
     assert run("translate", "any") == 1
@@ -414,7 +417,7 @@ def test_a_warning_is_one_line_and_all_that_a_quiet_console_prints(capsys, trans
 
 def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
     worst = Translation("", float("-inf"), False)
-    translator = SimpleNamespace(translate=lambda texts, count: [[worst]])
+    translator = SimpleNamespace(translate=lambda texts: [worst])
     monkeypatch.setattr(use_verbs, "load_translator", lambda _: translator)
     result, _ = objects(capsys, "translate", "any", "a")
     expected = {"source": "a", "text": "", "score": None, "truncated": False}

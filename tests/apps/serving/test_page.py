@@ -139,7 +139,9 @@ def test_words_or_pieces_of_the_likeliest_translation_are_shown(url, toy, open_p
         "“ELEPHANTS” looks at “elephants” 88 %, “run” 13 %."
     )
     text = {"text": ["elephants run"]}
-    assert toy.asked[-2:] == [("nbest", text), ("align", text)]
+    assert toy.asked[-3:] == [
+        ("serving_default", text), ("nbest", text), ("align", text)
+    ]  # fmt: skip
     page.get_by_role("button", name="Elephants Run -2.00", exact=True).click()
     expect(translation(page)).to_have_text("Elephants Run")
     expect(page.locator("#attention")).to_be_hidden()
@@ -169,6 +171,17 @@ def test_translations_are_drawn_and_begun(url, toy, open_page):
     drawn = [columns for name, columns in toy.asked if name == "sample"][-1]
     assert drawn["temperature"] == [pytest.approx(0.3)] * 3
     assert drawn["seed"] == [10, 11, 12]
+
+
+def test_a_text_of_several_sentences_keeps_its_lines(url, toy, open_page):
+    page = open_page(url)
+    enter(page, "one dog\n\n  two")
+    shown = translation(page).evaluate("e => e.innerText")
+    assert shown == "ONE DOG\n\n  TWO"
+    # Others, and what words look at, are those of one sentence.
+    assert [name for name, _ in toy.asked] == ["serving_default"]
+    expect(page.locator("#others")).to_be_hidden()
+    expect(page.locator("#attention")).to_be_hidden()
 
 
 def test_errors_are_told_in_words(url, open_page):
@@ -222,7 +235,7 @@ def test_stale_answers_are_dropped_and_stale_questions_not_asked(url, toy, open_
     expect(translation(page)).to_have_text("QUICK")
     expect(units(page, "target").first).to_have_text("QUICK")
     texts = [columns["text"] for _, columns in toy.asked]
-    assert texts == [["slow one"], ["quick"], ["quick"]]
+    assert texts == [["slow one"], ["quick"], ["quick"], ["quick"]]
 
 
 def test_a_telephone_is_wide_enough_and_a_tap_tells_of_a_word(url, open_page):
@@ -299,7 +312,7 @@ def test_a_model_without_attention_or_languages_has_a_page(open_page, toy):
         expect(page.locator("#note")).to_have_text(re.compile("^Translated"))
         expect(page.locator("#attention")).to_be_hidden()
         expect(page.locator("#examples")).to_be_hidden()
-    assert [name for name, _ in toy.asked] == ["nbest"]
+    assert [name for name, _ in toy.asked] == ["serving_default", "nbest"]
 
 
 CONTRAST = """

@@ -113,12 +113,15 @@ async function showAnswer(asked) {
   if (predictions.some(({ truncated }) => truncated)) {
     told.unshift("The text, or what it must begin with, was too long and is cut.");
   }
+  const lost = predictions.flatMap(({ lost = [] }) => lost.filter((span) => span));
+  if (lost.length > 0) told.unshift(`The translation lacks ${lost.join(" and ")}.`);
   if (error === undefined && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);
-  const sentences = predictions[0]?.sources?.filter((sentence) => sentence !== "") ?? [];
-  if (translations.length === 0 || sentences.length > 1) return;
-  if (asked.signature === "serving_default" && asked.most > 1) {
-    const { predictions: others = [] } = await ask("nbest", [{ text: sentences[0] }]);
+  if (translations.length === 0) return;
+  if (asked.signature === "serving_default") {
+    // Others, and what words look at, are those of a single sentence.
+    if (predictions[0].sources[0] !== asked.rows[0].text.trim()) return;
+    const { predictions: others = [] } = await ask("nbest", asked.rows);
     if (asked !== question) return;
     show(others.flatMap(translationsOf).slice(0, asked.most), told.join(" "), told.length > 1);
   }
@@ -130,10 +133,11 @@ async function showAnswer(asked) {
   choose(chosen);
 }
 
-/** Returns the translations of an answer's row; a place that the search did not fill has no score. */
+/** Returns the translations of an answer's row; one that was not found has no score. */
 function translationsOf({ translation, score, translations, scores }) {
-  if (translation !== undefined) return [{ text: translation, score }];
-  return translations.map((text, place) => ({ text, score: scores[place] })).filter(({ score }) => score !== null);
+  const found = translations?.map((text, place) => ({ text, score: scores[place] }));
+  const all = translation === undefined ? found : [{ text: translation, score }];
+  return all.filter(({ text, score }) => score !== null || text.trim() !== "");
 }
 
 function show(translations, text, isWarning) {
