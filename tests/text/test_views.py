@@ -194,3 +194,11 @@ def test_a_view_with_unknown_pieces_is_not_shown():
     corpus = Corpus(PAIRS, learn_tokenizers(PAIRS, config), CONFIG, robust=True)
     counts = collections.Counter(shown(corpus, 0).tolist())
     assert [counts[view] for view in (1, 2, 4, 5)] == [0, 0, 100, 200]
+
+
+def test_a_robust_vocabulary_has_pieces_in_capitals(tokenizers):
+    plain = learn_tokenizers(PAIRS, TokenizerConfig(vocabulary_size=400))
+    text, _ = views.in_capitals(*PAIRS[5])
+    sides = tokenizers.source, plain.source
+    own, others = (len(side.tokenize([text])[0]) for side in sides)
+    assert own < others / 2
