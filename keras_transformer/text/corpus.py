@@ -24,10 +24,9 @@ from keras_transformer.text.buckets import (
     few_boundaries,
 )
 from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
-from keras_transformer.text.spans import hidden_pair
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
-from keras_transformer.text.views import PERIOD, TIMES, shown_views, views_of
+from keras_transformer.text.views import NUM_VIEWS, PERIOD, SCHEDULE, views_of
 
 # Pairs that one call tokenises: enough to make its fixed cost negligible.
 _CHUNK = 1024
@@ -48,7 +47,7 @@ class Corpus:
 
     The constructor reads the whole text, skips bad lines and pairs longer than
     `config.max_length` tokens, and writes the ids to a memory-mapped file: only about
-    50 bytes a pair must fit in memory, with `robust` 200. The text is not read again.
+    50 bytes a pair must fit in memory, with `robust` 150. The text is not read again.
     `seed` and the number of an epoch determine its order.
 
     Args:
@@ -116,7 +115,7 @@ class Corpus:
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
-        self._num_views = 1 + robust * len(TIMES)  # of a pair, itself counted
+        self._num_views = NUM_VIEWS if robust else 1
         self.bad_lines = BadLines(config.bad_line_budget)
         contents = tokenizers.source.content, tokenizers.target.content
         largest = max(tokenizers.vocabulary_sizes.values()) - 1
@@ -143,11 +142,9 @@ class Corpus:
         pairs = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
         del weights
         self._order = pairs * self._num_views  # Views follow their pair.
+        self.num_pairs = len(pairs)
         lengths = np.diff(self._ends).astype(np.int32).reshape(-1, 2)
         longer = lengths.max(axis=1)
-        self._is_missing = longer == 1  # A view that has only the end tokens.
-        places = np.random.default_rng(seed).permutation(len(pairs))
-        self._turns = (places % PERIOD).astype(np.uint8)
         first = self._shown(0)
         if boundaries is None:
             boundaries = bucket_boundaries(config.max_length)
@@ -160,7 +157,6 @@ class Corpus:
         tokens = config.batch_tokens or BATCH_TOKENS
         self._sizes = [max(1, tokens // longest) for longest in boundaries]
         self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
-        self.num_pairs = len(self._order)
         # Views differ in length, but all epochs have as many batches as the longest.
         self.num_batches = 0
         for epoch in (None, *range(PERIOD)) if robust else (None,):
@@ -296,8 +292,8 @@ class Corpus:
         """Returns the stored pairs that an epoch shows, in the order of the text."""
         if epoch is None or self._num_views == 1:
             return self._order
-        shown = self._order + shown_views(self._turns, epoch)
-        return np.where(self._is_missing[shown], self._order, shown)
+        turns = np.arange(self.num_pairs) + self.seed + epoch
+        return self._order + SCHEDULE[turns % PERIOD]
 
     def _cut_batches(self, order):
         """Returns the bucket of the longest pair and the pairs of each batch.
@@ -317,7 +313,7 @@ class Corpus:
         if first < len(order):
             batches.append(order[first:])
         while len(batches) < self.num_batches:
-            largest = int(np.argmax([len(places) for places in batches]))
+            largest = int(np.argmax([*map(len, batches)]))
             batches[largest : largest + 1] = np.array_split(batches[largest], 2)
         return [(int(self._bucket_of[places[-1]]), places) for places in batches]
 
@@ -333,7 +329,8 @@ class Corpus:
     def _write(self, path, made_of, console):
         """Tokenises pairs into a file: for each its source, end, target, end.
 
-        With `robust` the views of a pair follow it. Returns the facts beside the file.
+        With `robust` its views follow, or itself for one that is too long or has
+        unknown pieces. Returns the facts that it writes beside it.
         """
         import rich.progress
 
@@ -343,12 +340,17 @@ class Corpus:
         num_lines = sum(part.count() for part, _ in self.text.parts)
         task = bar.add_task("tokenising", total=num_lines)
         num_pairs = [0] * len(self.text.parts)
+        carries = self.tokenizers.carry_spans
+        views = self._num_views
         with bar, replacing(path) as temporary, open(temporary, "wb") as file:
             for number, (part, _) in enumerate(self.text.parts):
                 pairs = part.pairs(self.bad_lines)
                 while chunk := list(itertools.islice(pairs, _CHUNK)):
-                    lines = [pair.line for pair in chunk]
-                    rows = [row for pair in chunk for row in self._rows(pair)]
+                    rows = [
+                        row
+                        for _, *pair in chunk
+                        for row in itertools.islice(views_of(*pair, carries), views)
+                    ]
                     sources, targets = zip(*rows, strict=True)
                     # Strings are on the CPU; the small tensors should be as well.
                     with tf.device("CPU:0"):
@@ -357,9 +359,15 @@ class Corpus:
                         both = tf.stack([source, target], axis=1)
                         ends = tf.fill([len(sources), 2, 1], END_ID)
                         ids = tf.concat([both, ends], axis=2)
-                    lengths = ids.values.row_lengths().numpy().reshape(-1, 2)
-                    good = self._good(part, lines, lengths[:: self._num_views])
-                    kept = self._kept_ids(ids.flat_values.numpy(), lengths, good)
+                        unknown = tf.reduce_any(ids == UNKNOWN_ID, axis=(1, 2))
+                        lengths = ids.values.row_lengths().numpy()
+                        lengths = lengths.reshape(len(chunk), views, 2)
+                        fits = (1 < lengths) & (lengths <= self.config.max_length)
+                        good = self._good(part, chunk, lengths[:, 0], fits[:, 0])
+                        fits = fits.all(axis=2) & ~unknown.numpy().reshape(-1, views)
+                        own = np.arange(fits.size).reshape(-1, views)
+                        shown = np.where(fits, own, own[:, :1])[good].ravel()
+                        kept = tf.gather(ids, shown).flat_values.numpy()
                     file.write(kept.astype(made_of["dtype"]).tobytes())
                     num_pairs[number] += int(good.sum())
                     bar.advance(task, len(chunk))
@@ -374,42 +382,18 @@ class Corpus:
         write_json(path.with_suffix(".json"), facts)
         return facts
 
-    def _rows(self, pair):
-        """Returns the source and target of a pair, and with `robust` of its views."""
-        sides = pair.source, pair.target
-        carries = self.tokenizers.carry_spans
-        if self._num_views > 1:
-            return views_of(*sides, carries)
-        return [hidden_pair(*sides) if carries else sides]
-
-    def _kept_ids(self, ids, lengths, good):
-        """Returns the ids of the good pairs and their views.
-
-        Of a view that is too long or has an unknown piece these are only the end ids.
-        """
-        row = np.repeat(np.arange(len(lengths)), lengths.sum(axis=1))
-        fits = self._fits(lengths).all(axis=1)
-        fits[row[ids == UNKNOWN_ID]] = False
-        fits[:: self._num_views] = True
-        good = np.repeat(good, self._num_views)
-        return ids[good[row] & (fits[row] | (ids == END_ID))]
-
-    def _fits(self, lengths):
-        return (1 < lengths) & (lengths <= self.config.max_length)
-
-    def _good(self, part, lines, lengths):
+    def _good(self, part, pairs, lengths, fits):
         """Returns whether both sides of each pair have a good length."""
-        most = self.config.max_length
-        fits = self._fits(lengths)
         good = fits.all(axis=1)
         for place in np.flatnonzero(~good):
             side = int(fits[place, 0])
             length = lengths[place, side]
             reason = "no visible character"
             if length > 1:
+                most = self.config.max_length
                 reason = f"{length} tokens with the end token; `max_length` is {most}"
             self.bad_lines.add(
-                part.place(lines[place], SIDES[side]),
+                part.place(pairs[place].line, SIDES[side]),
                 f"{SIDES[side]} has {reason}",
                 is_mistake=length == 1,
             )

@@ -13,7 +13,6 @@ from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
-from keras_transformer.text.views import in_capitals
 
 
 class TokenizerPair:
@@ -211,7 +210,7 @@ def _sentences(text, sides, bad_line_budget, robust):
     for number, sentence in enumerate(text.sentences(sides, bad_line_budget)):
         yield sentence
         if robust and number % 15 == 0:
-            yield in_capitals(sentence, "")[0]
+            yield sentence.upper()
 
 
 def _files(directory):

@@ -1,75 +1,78 @@
 """Pairs as people write them: in capitals, in title case, without marks, with typos.
 
-Each function returns a view of a pair, always the same one; the pair itself where it
-does not apply. A view that changes a pair changes its source.
+A function of source and target returns one view of a pair, always the same; the pair
+itself where it does not apply.
 """
 
 from __future__ import annotations
 
-import collections
-import functools
 import random
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from keras_transformer.text.spans import PIECES, hidden_pair
 
-_WORD = re.compile(r"[^\W\d_]{2,}")
-_LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+# Two words in letters with case (Latin, Greek, Cyrillic) begin a text. Single letters,
+# digits or one word may be none, and Chinese with a name in it has no case.
+_CASED = re.compile(r"[\W\d_]*[A-Za-zÀ-ԯḀ-῾]+[\W\d_]+[A-Za-zÀ-ԯḀ-῾]{2}")
 _FIRST_LETTER = re.compile(r"(?<![\w'’])[^\W\d_]")
+# Two different letters within a word.
+_INSIDE = re.compile(r"(?<=[^\W\d_])([^\W\d_])(?!\1)([^\W\d_])(?=[^\W\d_])")
 _NAME = re.compile(r"\b(?:[^\W_]{2,}|\d)\b")
-_MARK = re.compile(r"\s*[.!?…。！？]+\s*$")
-_END = re.compile(r"\s*[.!?…。！？]*\s*$")
-_OPENING_MARK = re.compile(r"[¿¡](?=[^.!?]*$)")  # of the last sentence
+# A final mark, and the one that opens its sentence.
+_MARKS = re.compile(
+    r"[¿¡](?=[^.!?]*[.!?]+\s*$)|(?<=[^\s.!?…。！？])\s*[.!?…。！？]+\s*$"
+)
+# The front of a text, and its end before the mark.
+_EDGES = (
+    ("^", f"{PIECES[0]} "),
+    (r"\s*[.!?…。！？]*\s*$", rf" {PIECES[0]}\g<0>"),
+)
 
 
-def in_capitals(source: str, target: str) -> tuple[str, str]:
+def _in_capitals(source, target):
     """Returns both sides in capitals; ß becomes SS."""
-    if not _has_case(source):
+    if not _CASED.match(source):
         return source, target
     return source.upper(), target.upper()
 
 
-def in_title_case(source: str, target: str) -> tuple[str, str]:
+def _in_title_case(source, target):
     """Returns both sides With A Capital For Each Word."""
-    if not _has_case(source):
+    if not _CASED.match(source):
         return source, target
     return _titled(source), _titled(target)
 
 
-def without_mark(source: str, target: str) -> tuple[str, str]:
+def _without_mark(source, target):
     """Returns both sides without a final mark; every other source begins small.
 
     The target keeps its first letter, which may be that of a noun or name.
     """
-    shown = _unmarked(source)
-    other = _unmarked(target)
-    if not shown or not other or shown == source or other == target:
+    shown = _MARKS.sub("", source)
+    if shown == source:
         return source, target
-    is_word = shown[:1].isupper() and not shown[1:2].isupper()
-    if is_word and random.Random(source).random() < 0.5:
-        shown = shown[0].lower() + shown[1:]
-    return shown, other
+    if len(source) % 2 == 0 and not shown[1:2].isupper():
+        shown = shown[:1].lower() + shown[1:]
+    return shown, _MARKS.sub("", target)
 
 
-def with_typo(source: str, target: str) -> tuple[str, str]:
+def _with_typo(source, target):
     """Returns the source with one letter swapped, dropped, doubled or replaced."""
-    words = list(_LONG_WORD.finditer(source))
-    if not words or not _has_case(source):
+    places = list(_INSIDE.finditer(source))
+    if not places or not _CASED.match(source):
         return source, target
     rng = random.Random(source)
-    word = rng.choice(words)
-    place = rng.randrange(word.start(), word.end() - 1)
-    first, second = source[place : place + 2]
-    other = rng.choice(rng.choice(words)[0])
-    typed = rng.choice([second + first, second, first + first + second, other + second])
-    if typed == first + second:  # two equal letters
-        typed = first
-    return source[:place] + typed + source[place + 2 :], target
+    place = rng.choice(places)
+    first, second = place.groups()
+    other = rng.choice(places)[1]
+    typed = rng.choice([second + first, second, first + place[0], other + second])
+    return source[: place.start()] + typed + source[place.end() :], target
 
 
-def carrying(source: str, target: str) -> tuple[str, str]:
+def _carrying(source, target):
     """Returns pieces of spans for one to three words or numbers that both sides have.
 
     A pair without one gets a piece at the front or before the final mark.
@@ -77,74 +80,49 @@ def carrying(source: str, target: str) -> tuple[str, str]:
     if PIECES[0] in source:  # It has spans of its own.
         return source, target
     rng = random.Random(source)
-    first, other = (collections.Counter(_NAME.findall(x)) for x in (source, target))
-    words = [word for word, times in first.items() if times == other[word] == 1]
-    if words:
-        chosen = rng.sample(words, min(len(words), rng.randint(1, 3)))
-        pieces = dict(zip(sorted(chosen, key=words.index), PIECES, strict=False))
-        source, target = (
-            _NAME.sub(lambda name: pieces.get(name[0], name[0]), side)
-            for side in (source, target)
-        )
-        return source, target
-    if rng.random() < 0.5:
-        return f"{PIECES[0]} {source}", f"{PIECES[0]} {target}"
-    before = f" {PIECES[0]}\\g<0>"
-    return _END.sub(before, source, count=1), _END.sub(before, target, count=1)
+    names = _NAME.findall(source)
+    others = _NAME.findall(target)
+    words = [word for word in names if names.count(word) == others.count(word) == 1]
+    if not words:
+        place, piece = rng.choice(_EDGES)
+        source = re.sub(place, piece, source, count=1)
+        return source, re.sub(place, piece, target, count=1)
+    start = rng.randrange(len(words))
+    chosen = words[start : start + rng.randint(1, 3)]
+    pieces = dict(zip(chosen, PIECES, strict=False))
+
+    def seen(name):
+        return pieces.get(name[0], name[0])
+
+    return _NAME.sub(seen, source), _NAME.sub(seen, target)
 
 
 # In which form a test set is scored too.
 FORMS = {
-    "in capitals": in_capitals,
-    "in title case": in_title_case,
-    "without final mark": without_mark,
-    "with a typo": with_typo,
+    "in capitals": _in_capitals,
+    "in title case": _in_title_case,
+    "without final mark": _without_mark,
+    "with a typo": _with_typo,
 }
-# In how many of PERIOD epochs a pair is shown in each view: in capitals, in title case,
-# without mark and with a typo as often as in Mozilla's production
-# (github.com/mozilla/translations), and with carried spans.
-PERIOD = 100
-TIMES = (7, 5, 20, 5, 10)
+# What a pair is shown as in each of PERIOD epochs: 0 as it is, n in view n. The `FORMS`
+# are seen as often as in Mozilla's production (github.com/mozilla/translations).
+_TIMES = (53, 7, 5, 20, 5, 10)
+NUM_VIEWS = len(_TIMES)
+SCHEDULE = np.random.default_rng(0).permutation(np.repeat(range(NUM_VIEWS), _TIMES))
+PERIOD = len(SCHEDULE)
 
 
-def views_of(source: str, target: str, carries: bool) -> list[tuple[str, str]]:
-    """Returns a pair and its views in the order of `TIMES`; empty if there is none.
+def views_of(source: str, target: str, carries: bool) -> Iterator[tuple[str, str]]:
+    """Yields a pair and its views, in the order of `SCHEDULE`.
 
     If the vocabulary `carries` spans, their pieces stand for them.
     """
-    seen = hidden_pair(source, target) if carries else (source, target)
-    views = [form(*seen) for form in FORMS.values()]
-    views.append(carrying(*seen) if carries else seen)
-    return [seen, *(("", "") if view[0] == seen[0] else view for view in views)]
-
-
-def shown_views(turns: np.ndarray, epoch: int) -> np.ndarray:
-    """Returns what pairs are shown as in an epoch: 0 as they are, n in view n.
-
-    Each turn, from 0 to `PERIOD` - 1, has every view in its times of `PERIOD` epochs.
-    """
-    return _schedule()[(turns + epoch % PERIOD) % PERIOD]
-
-
-@functools.cache
-def _schedule():
-    times = [PERIOD - sum(TIMES), *TIMES]
-    shown = np.repeat(np.arange(len(times), dtype=np.uint8), times)
-    return np.random.default_rng(0).permutation(shown)
-
-
-def _has_case(text):
-    """Returns whether a text has two words and most of its letters have case.
-
-    Letters one by one, digits and names in another script are no such text.
-    """
-    cased = sum(map(str.isupper, text)) + sum(map(str.islower, text))
-    return 2 * cased > sum(map(str.isalpha, text)) and len(_WORD.findall(text)) > 1
+    pair = hidden_pair(source, target) if carries else (source, target)
+    yield pair
+    for form in FORMS.values():
+        yield form(*pair)
+    yield _carrying(*pair) if carries else pair
 
 
 def _titled(text):
     return _FIRST_LETTER.sub(lambda letter: letter[0].title(), text)
-
-
-def _unmarked(text):
-    return _OPENING_MARK.sub("", _MARK.sub("", text))

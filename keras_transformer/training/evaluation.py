@@ -14,7 +14,6 @@ from rich.progress import track
 from keras_transformer.files import check_file_to_write, replacing
 from keras_transformer.terminal import in_time
 from keras_transformer.text.lines import one_line
-from keras_transformer.text.views import FORMS
 
 _EXAMPLES = 3
 _CHUNK = 256  # sentences per call of `translate`
@@ -113,23 +112,6 @@ def evaluate(
         scores[f"{name}_signature"] = str(metric.get_signature())
     examples = zip(sources, translations, references, strict=True)
     return Scores(**scores, examples=tuple(examples)[:_EXAMPLES])
-
-
-def robustness(
-    translate: Callable[[list[str]], list[str]],
-    pairs: Iterable[tuple[str, str]],
-    show_progress: bool = False,
-) -> dict[str, float]:
-    """Returns the BLEU of a test set in capitals, and in each other form of `FORMS`.
-
-    All pairs that can have the form have it, references too. A typo is in the source.
-    """
-    rows = [*pairs]
-    scores = {}
-    for name, form in FORMS.items():
-        written = [form(source, reference) for source, reference in rows]
-        scores[name] = evaluate(translate, written, show_progress=show_progress).bleu
-    return scores
 
 
 def write_lines(path: str | Path, texts: Iterable[str]) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from keras_transformer.config import DataConfig, TokenizerConfig
-from keras_transformer.text import Corpus, learn_tokenizers, views
+from keras_transformer.text import Corpus, learn_tokenizers
 from keras_transformer.text.corpus import read_ids
 from keras_transformer.text.spans import PIECES
+from keras_transformer.text.views import FORMS, SCHEDULE, views_of
 from tests.tiny_run import assert_equal
 
 GERMAN = ("Two men's dogs don't run.", "Zwei Straßen am Fluß sind groß.")
@@ -23,7 +24,7 @@ LETTERS, NUMBER, EMPTY = ("a b c d", "d c b a"), ("12 3456", "twelve"), ("", "")
 # A view, a pair and what it becomes; without that, the pair itself.
 VIEWS = [
     (
-        views.in_capitals,
+        "in capitals",
         (GERMAN, "TWO MEN'S DOGS DON'T RUN.", "ZWEI STRASSEN AM FLUSS SIND GROSS."),
         (SPANISH, "¿HOLA? TOM, ¿QUÉ TAL?", "HI? TOM, HOW ARE YOU?"),
         (FRENCH, "L’ÉTÉ EST-IL LÀ ?", "IS IT SUMMER?"),
@@ -33,7 +34,7 @@ VIEWS = [
         *((pair,) for pair in (CHINESE, CAPITALS, LETTERS, NUMBER, EMPTY)),
     ),
     (
-        views.in_title_case,
+        "in title case",
         (GERMAN, "Two Men's Dogs Don't Run.", "Zwei Straßen Am Fluß Sind Groß."),
         (SPANISH, "¿Hola? Tom, ¿Qué Tal?", "Hi? Tom, How Are You?"),
         (FRENCH, "L’été Est-Il Là ?", "Is It Summer?"),
@@ -41,21 +42,22 @@ VIEWS = [
         *((pair,) for pair in (CHINESE, CAPITALS, LETTERS, NUMBER, EMPTY)),
     ),
     (
-        views.without_mark,
-        (GERMAN, "two men's dogs don't run", "Zwei Straßen am Fluß sind groß"),
+        "without final mark",
+        (GERMAN, "Two men's dogs don't run", "Zwei Straßen am Fluß sind groß"),
         (SPANISH, "¿Hola? Tom, qué tal", "Hi? Tom, how are you"),
         (FRENCH, "L’été est-il là", "Is it summer"),
         (CHINESE, "他们在公园里", "They are in the park"),
         (("Wait ...", "Warte…"), "wait", "Warte"),
-        *((pair,) for pair in (CAPITALS, ("Go.", "Geh"), ("...", "..."), EMPTY)),
+        (("They go.", "Sie gehen"), "they go", "Sie gehen"),
+        (("USA wins", "Die USA!"),),
+        *((pair,) for pair in (CAPITALS, ("...", "..."), EMPTY)),
     ),
     (
-        views.with_typo,
-        (SPANISH, "¿ola? Tom, ¿qué tal?", SPANISH[1]),
-        (TO_CHINESE, "They live hre.", TO_CHINESE[1]),
-        (TURKISH, "İstanbul ılıık iyi.", TURKISH[1]),
-        (("aaaa bb", "x"), "aaa bb", "x"),
-        *((pair,) for pair in (CHINESE, LETTERS, NUMBER, EMPTY)),
+        "with a typo",
+        (GERMAN, "Two men's dgos don't run.", GERMAN[1]),
+        (TO_CHINESE, "They live hree.", TO_CHINESE[1]),
+        (TURKISH, "İstanbul ıllık iyi.", TURKISH[1]),
+        *((pair,) for pair in (CHINESE, LETTERS, NUMBER, EMPTY, ("aaaa bb", "x"))),
     ),
 ]
 
@@ -63,31 +65,28 @@ VIEWS = [
 SPAN, NEXT = PIECES[:2]
 VIEWS.append(
     (
-        views.carrying,
+        "carrying",
         (
             ("Tom met Tom and Ann on 4 May.", "Tom traf Ann am 4. Mai."),
             "Tom met Tom and ① on ② May.",
             "Tom traf ① am ②. Mai.",
         ),
-        (("Two men run", "Zwei rennen."), "Two men run ①", "Zwei rennen ①."),
-        (("Two men ran!", "Zwei rannten."), "① Two men ran!", "① Zwei rannten."),
-        (("They go.", "Sie gehen!"), "They go ①.", "Sie gehen ①!"),
-        (
-            (f"Go to {SPAN}, Tom!", f"Hin zu {SPAN}, Tom!"),
-            "Go to ①, Tom!",
-            "Hin zu ①, Tom!",
-        ),
-        (CHINESE, "① 他们在公园里。", "① They are in the park."),
+        (("Two men run", "Zwei rennen."), "① Two men run", "① Zwei rennen."),
+        (("Two men ran!", "Zwei rannten."), "Two men ran ①!", "Zwei rannten ①."),
+        (("See a.org/x, Tom!", "Hin: a.org/x, Tom!"), "See ①, Tom!", "Hin: ①, Tom!"),
+        (CHINESE, "他们在公园里 ①。", "They are in the park ①."),
     )
 )
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=lambda rows: rows[0].__name__)
+@pytest.mark.parametrize("view", VIEWS, ids=lambda rows: rows[0])
 def test_a_view_of_a_pair(view):
-    view, *table = view
+    name, *table = view
+    number = [*FORMS, "carrying"].index(name) + 1
     for pair, *expected in table:
         sides = [text.replace("①", SPAN).replace("②", NEXT) for text in expected]
-        assert view(*pair) == (tuple(sides) or pair)
+        assert [*views_of(*pair, carries=True)][number] == (tuple(sides) or pair)
+    assert [*views_of(*TO_CHINESE, carries=False)][5] == TO_CHINESE
 
 
 WORDS = ["".join("abcdefghij"[int(x)] for x in f"{n:04}") for n in range(2000)]
@@ -113,8 +112,8 @@ def shown(corpus, epoch, shuffle=True):
     tokenizers = corpus.tokenizers
     names, found = {}, {}
     for number, pair in enumerate(PAIRS):
-        for view, sides in enumerate(views.views_of(*pair, carries=True)):
-            names[sides] = number, view
+        for view, sides in enumerate(views_of(*pair, carries=True)):
+            names.setdefault(sides, (number, view))
     for step in range(epoch * corpus.num_batches, (epoch + 1) * corpus.num_batches):
         (source, _), target = corpus.batch(step, shuffle)
         sides = (
@@ -131,14 +130,14 @@ def shown(corpus, epoch, shuffle=True):
 def test_an_epoch_shows_each_pair_once_and_a_share_in_each_view(corpus, tokenizers):
     first, next_one = (shown(corpus, epoch) for epoch in (0, 1))
     counts = collections.Counter(first.tolist())
-    assert [counts[view] for view in range(1, 6)] == [140, 100, 400, 100, 200]
+    assert [counts[view] for view in (1, 2, 3, 5)] == [140, 100, 400, 200]
+    assert 80 < counts[4] <= 100  # A letter may be replaced by itself.
     # A pair is seen in another view in another epoch, and with another seed.
     both = np.mean((first > 0) & (next_one > 0))
     assert 0.15 < both < 0.30  # 0.47 of 0.47, as if drawn
     other = Corpus(PAIRS, tokenizers, CONFIG, seed=4, robust=True)
     assert np.mean(shown(other, 0) == first) < 0.7
-    turns = np.array([views.shown_views(np.arange(100), e) for e in range(300, 400)])
-    assert np.bincount(turns[:, 7]).tolist() == [53, 7, 5, 20, 5, 10]
+    assert np.bincount(SCHEDULE).tolist() == [53, 7, 5, 20, 5, 10]
     # Validation shows what it is given, and a corpus does so by default.
     assert not shown(corpus, 0, shuffle=False).any()
     plain = Corpus(PAIRS, tokenizers, CONFIG, seed=3)
@@ -162,18 +161,18 @@ def test_stored_ids_are_those_of_the_views(tmp_path, tokenizers):
     ids, ends = read_ids(tmp_path / "pairs.ids")
     found = [ids[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
     expected = []
+    own = None
     for pair in pairs:
-        for text in views.views_of(*pair, carries=True):
+        for text in views_of(*pair, carries=True):
             sides = [
                 [*tokenizer.tokenize([side])[0].numpy().tolist(), 2]
                 for tokenizer, side in zip(
                     (tokenizers.source, tokenizers.target), text, strict=True
                 )
             ]
-            fits = max(map(len, sides)) <= 40
-            expected += sides if fits else [[2], [2]]
+            own = sides if text == pair else own
+            expected += sides if max(map(len, sides)) <= 40 else own
     assert found == expected
-    assert found.count([2]) > 4  # what does not apply or fit
 
 
 def test_batches_have_the_shapes_of_the_shown_views(tokenizers):
@@ -193,12 +192,12 @@ def test_a_view_with_unknown_pieces_is_not_shown():
     config = TokenizerConfig(vocabulary_size=60, byte_fallback=False)
     corpus = Corpus(PAIRS, learn_tokenizers(PAIRS, config), CONFIG, robust=True)
     counts = collections.Counter(shown(corpus, 0).tolist())
-    assert [counts[view] for view in (1, 2, 4, 5)] == [0, 0, 100, 200]
+    assert [counts[view] for view in (1, 2, 5)] == [0, 0, 200]
 
 
 def test_a_robust_vocabulary_has_pieces_in_capitals(tokenizers):
     plain = learn_tokenizers(PAIRS, TokenizerConfig(vocabulary_size=400))
-    text, _ = views.in_capitals(*PAIRS[5])
+    text, _ = FORMS["in capitals"](*PAIRS[5])
     sides = tokenizers.source, plain.source
     own, others = (len(side.tokenize([text])[0]) for side in sides)
     assert own < others / 2

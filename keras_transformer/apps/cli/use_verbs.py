@@ -68,11 +68,14 @@ def evaluate(options):
             )
     values |= {"output": options.output, "bad_lines": bad_lines.count}
     if options.robust:
-        values["robust"] = evaluation.robustness(
-            translator, pairs, show_progress=not options.quiet
-        )
-        for form, bleu in {"as it is": scores.bleu, **values["robust"]}.items():
-            print_result(f"BLEU {bleu:5.2f}  {form}")
+        values["robust"] = {}
+        for name, form in load_module("text.views").FORMS.items():
+            written = itertools.starmap(form, pairs)
+            found = evaluation.evaluate(
+                translator, written, show_progress=not options.quiet
+            )
+            print_result(f"BLEU {found.bleu:5.2f}  {name}")
+            values["robust"][name] = found.bleu
     return values
 
 
