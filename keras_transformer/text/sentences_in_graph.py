@@ -18,6 +18,8 @@ def sentences_of(
     What `is_too_long` says of sentences [N] is cut in halves until it no longer is, or
     is a single character.
     """
+    # Patterns only match UTF-8, and a sentence is shown to people.
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     marked = tf.strings.regex_replace(texts, MARKS, "") + END
     for rule in rules["sentences"]:
         marked = tf.strings.regex_replace(marked, *rule)

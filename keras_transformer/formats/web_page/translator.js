@@ -38,11 +38,10 @@ export class Translator {
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{translations: {text: string, score: number}[], isCut: boolean}>}
-   *   The translations of a sentence, best first; none if the search found none. Of
-   *   several sentences the best, joined, with the lowest of their scores. A text with
-   *   nothing but spaces has an empty one with score 0. `isCut` says that a part is
-   *   longer than the longest source, and was cut there.
+   * @returns {Promise<{text: string, score: number}[]>} The translations of a sentence,
+   *   best first; none if the search found none. Of several sentences the best, joined,
+   *   with the lowest of their scores. A text with nothing but spaces has itself, with
+   *   score 0.
    */
   async translate(text) {
     const isTooLong = (part) => sourceIds(this.#source, part, this.#description).isCut;
@@ -50,28 +49,23 @@ export class Translator {
     const places = [...parts.keys()].filter((i) => i % 2 === 0 && parts[i]);
     const results = [];
     for (const i of places) results.push(await this.#alternatives(parts[i]));
-    const isCut = results.some((found) => found.isCut);
     const joined = (texts) => {
       const whole = [...parts];
       for (const [k, i] of places.entries()) whole[i] = texts[k];
       return whole.join("");
     };
     if (places.length === 1) {
-      const translations = results[0].translations.map(({ text, score }) => {
-        return { text: joined([text]), score };
-      });
-      return { translations, isCut };
+      return results[0].map(({ text: found, score }) => ({ text: joined([found]), score }));
     }
-    const best = results.map(({ translations: [first] }) => first ?? NOTHING);
-    const text = joined(best.map((one) => one.text));
+    const best = results.map(([first]) => first ?? NOTHING);
     const score = Math.min(0, ...best.map((one) => one.score));
-    return { translations: [{ text, score }], isCut };
+    return [{ text: joined(best.map((one) => one.text)), score }];
   }
 
-  /** Returns what `translate` does, for one sentence. */
+  /** Returns the translations of a sentence, best first. */
   async #alternatives(text) {
-    const { ids, isCut } = sourceIds(this.#source, text, this.#description);
-    if (ids.length <= 1) return { translations: [{ text: "", score: 0 }], isCut };
+    const { ids } = sourceIds(this.#source, text, this.#description);
+    if (ids.length <= 1) return [{ text: "", score: 0 }];
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -86,7 +80,7 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    return { translations: this.#translations(found, scores), isCut };
+    return this.#translations(found, scores);
   }
 
   #translations(ids, scores) {
