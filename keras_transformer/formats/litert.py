@@ -205,7 +205,7 @@ def describe(
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.num_best,
-        "sentence_rules": sentence_rules(),
+        "sentence_rules": sentence_rules(translator.tokenizers.abbreviations),
         "search": config.to_dict(),
         "quantize": quantize,
         "languages": None if languages is None else list(languages),

@@ -66,7 +66,7 @@ class StringSearch:
         longest = self.generator.config.max_source_length
         return sentences_of(
             texts,
-            sentence_rules(),
+            sentence_rules(self.tokenizers.abbreviations),
             lambda sentences: (
                 _ids_of(self.tokenizers.source, sentences, longest).truncated
             ),
