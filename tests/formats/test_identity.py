@@ -33,6 +33,17 @@ SENTENCES = [
     *(" ".join(words) for words in itertools.permutations("the old bird runs".split())),
 ][:60]
 BATCHES = [SENTENCES[:32], SENTENCES[32:]]
+_SPACES = [" ", "  ", "\n", "\n\n- ", " \t"]
+# Texts of one to five of them, with what stands between.
+PARTS = [
+    [
+        part
+        for k in range(1 + i % 5)
+        for part in (SENTENCES[20 + (3 * i + k) % 40].capitalize() + ".", _SPACES[k])
+    ]
+    for i in range(20)
+]
+PARAGRAPHS = ["".join(parts) for parts in PARTS]
 CLIENTS = 32
 OUTPUT = {"serving_default": "translation", "nbest": "translations"}
 
@@ -49,7 +60,15 @@ def expected():
         # Several sentences, and those with spaces around, are kept apart.
         is_one = " ".join(sentence.split()) == sentence and len(sentence) < 50
         assert not is_one or text == three[0]
-    return {"nbest": nbest, "serving_default": texts}
+    # A text has the translations of its sentences, and its own spaces.
+    singles = {part for parts in PARTS for part in parts[::2]}
+    found = dict(zip(singles, live.nbest([*singles]), strict=True))
+    paragraphs = [
+        "".join(found[part][0].text if part in found else part for part in parts)
+        for parts in PARTS
+    ]
+    paragraphs = [text.encode("utf-8") for text in paragraphs]
+    return {"nbest": nbest, "serving_default": texts, "paragraphs": paragraphs}
 
 
 def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypatch):
@@ -60,6 +79,8 @@ def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypa
         found = [[t.text.encode("utf-8") for t in three] for three in found]
         assert found == expected["nbest"]
     assert [t.encode("utf-8") for t in live(SENTENCES)] == expected["serving_default"]
+    assert [t.encode("utf-8") for t in live(PARAGRAPHS)] == expected["paragraphs"]
+    assert len({*expected["paragraphs"]}) > 10
     # They are many, and their translations differ.
     assert len(SENTENCES) == 60
     assert len({*expected["serving_default"]}) >= 10
@@ -112,6 +133,7 @@ CALLS = [
     for name in OUTPUT
     for batch in (*BATCHES, *([sentence] for sentence in SENTENCES))
 ]
+CALLS.append(("serving_default", PARAGRAPHS))
 
 
 def assert_calls(answers, expected):
@@ -122,6 +144,7 @@ def assert_calls(answers, expected):
         assert together == expected[name]
         alone = [row for _ in SENTENCES for row in next(answers)]
         assert alone == expected[name]
+    assert next(answers) == expected["paragraphs"]
     assert next(answers, None) is None
 
 
