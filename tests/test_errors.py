@@ -587,7 +587,7 @@ NUMBERS = {
     "kt.LanguageSampler, language_model()":
         "top_k? min_length no_repeat_ngram_size; top_p?",
     "text_of, IDS": "length seed; temperature+",
-    "Nobody().translate, []": "n_best",
+    "Nobody().nbest, []": "n_best",
     "Nobody().sample, []": "seed-; temperature+",
     "kt.LiteTranslator, 'no'": "threads?",
     # Text.

@@ -25,7 +25,7 @@ const tokenizers = { source: tokenizer, target: tokenizer };
 const translator = new Translator(description, tokenizers, copying, Tensor);
 const found = [];
 for (const text of texts) {
-  const { translations } = await translator.translate(text);
+  const translations = await translator.translate(text);
   found.push([translations[0].text, translations[0].lost]);
 }
 console.log(JSON.stringify(found));
