@@ -50,9 +50,10 @@ KNOW_ONLY = {
 }
 # Modules that know less than their door.
 MODULES_KNOW_ONLY = {
-    # Both are copied to machines without the package.
+    # They are copied to machines without the package.
     "search.translation": set(),
-    "formats.lite_translator": {"search.translation"},
+    "text.sentences": set(),
+    "formats.lite_translator": {"search.translation", "text.sentences"},
 }
 # What a translator is decides what is written, so the writers stand above it. Its
 # method `export` is the only import upwards.

@@ -427,6 +427,16 @@ ERRORS = {
         (TypeError, "each must be a `CausalLayer`...'own' of the class EncoderLayer"),
     "kt.Generator(language_model(), kt.DecodingConfig())":
         (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
+    "Nobody().translate(['a'], dont_translate=['Acme'])": (
+        "`terms` and `dont_translate` need a vocabulary with pieces for spans, as"
+    ),
+    "Nobody().translate([], dont_translate='Acme')": (
+        TypeError, "`dont_translate` must be a sequence of strings. Received: dont",
+    ),
+    "Nobody().translate([], {' ': 'a'})": (
+        "`terms` and `dont_translate` must be texts with a visible character"
+    ),
+    "Nobody().translate([], {'a': 3})": "Received: 'a', to be 3",
     "kt.Translator(language_model(), tiny_run.tokenizers())":
         (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
     "kt.LanguageSampler(language_model(), top_k=0)": "`top_k` must be at least 1",
@@ -506,7 +516,7 @@ def test_what_cannot_be_meant_is_refused(call):
 class Nobody(search.TextTranslator):
     """A translator of which nothing is asked that can be answered."""
 
-    most = 3
+    most, path = 3, "nobody"
 
 
 def listen(port):
@@ -587,7 +597,7 @@ NUMBERS = {
     "kt.LanguageSampler, language_model()":
         "top_k? min_length no_repeat_ngram_size; top_p?",
     "text_of, IDS": "length seed; temperature+",
-    "Nobody().translate, []": "n_best",
+    "Nobody().nbest, []": "n_best",
     "Nobody().sample, []": "seed-; temperature+",
     "kt.LiteTranslator, 'no'": "threads?",
     # Text.
@@ -686,6 +696,7 @@ def folder(tmp_path_factory):
         "latin1.tsv": b"dog\tHund\nb\xe4r\tbear\n",
         "latin1.json": b'{"model": "\xe4"}',
         "no_tab.tsv": b"dog\tHund\ndog Hund\n",
+        "bad_terms.tsv": b"dog\tHund\nDog\n \tHund\n",
         "no_target.tsv": b"dog\tHund\nbear\t \n",
         "cut.tsv.gz": gzip.compress(good)[:-20],
         "damaged.tsv.gz": b"\x1f\x8b" + b"\x07" * 50,
@@ -771,6 +782,8 @@ COMMANDS = {
     "translate {s} --input {f}/missing": "missing: No such file or directory",
     "translate {s} --input {f}/latin1.tsv": "latin1.tsv:2: not valid UTF-8",
     "translate {s} dog --output {f}/full": "full is a directory",
+    "translate {s} --terms {f}/bad_terms.tsv dog": "bad_terms.tsv:3: a line must be a",
+    "translate {s} --terms {f}/good.tsv --n-best 2 dog": "`--terms` needs whole texts",
     "translate {s} --n-best 4 dog": "`n_best` must be from 1 to 3, the beam",
     "translate {r} --n-best 3 dog": "`n_best` must be from 1 to 2, the beam",
     "translate {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",

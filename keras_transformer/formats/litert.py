@@ -207,7 +207,7 @@ def describe(
         "max_source_length": config.max_source_length,
         "longest_output": config.longest_output,
         "n_best": config.num_best,
-        "sentence_rules": sentence_rules(),
+        "sentence_rules": sentence_rules(translator.tokenizers.abbreviations),
         "carries_spans": translator.tokenizers.carry_spans,
         "span_rules": span_rules(translator.tokenizers.carry_spans),
         "search": config.to_dict(),

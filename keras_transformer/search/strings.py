@@ -102,7 +102,8 @@ class StringSearch:
             seen = self.seen_ids(replaced(hidden, self.rules["see"]))
             return seen.truncated | (_count_places(hidden) > len(PIECES))
 
-        parts = sentences_of(texts, sentence_rules(), is_too_long)
+        rules = sentence_rules(self.tokenizers.abbreviations)
+        parts = sentences_of(texts, rules, is_too_long)
         hidden = parts[:, ::2]
         between = tf.strings.regex_replace(parts[:, 1::2].flat_values, GLUE, "")
         spans = tf.RaggedTensor.from_row_lengths(

@@ -74,7 +74,7 @@ class TextTranslator:
     """
 
     most: int
-    carries_spans: bool
+    carries_spans = False
     batch_size = 32
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -53,6 +54,28 @@ _AFTER_ORDINALS = (
     "Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|"
     "Dezember|Jahrhundert"
 )
+
+
+def learned_abbreviations(sentences: Iterable[str]) -> list[str]:
+    """Words that have a point within sentences, mostly, and so end none.
+
+    Args:
+        sentences: At least 5 of which have such a word; they are held in memory.
+
+    Returns:
+        The words without their point, sorted.
+    """
+    sentences = list(sentences)
+    word = r"\b([^\W\d_]{2,6})"
+    with_point = Counter()
+    for sentence in sentences:
+        with_point.update(re.findall(word + r"\.(?=[ \u00a0][\w\"'(])", sentence))
+    candidates = {word for word, count in with_point.items() if count >= 5}
+    total = Counter()
+    for sentence in sentences:
+        words = re.findall(word + r"\b", sentence)
+        total.update(word for word in words if word in candidates)
+    return sorted(word for word in candidates if 2 * with_point[word] >= total[word])
 
 
 def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:

@@ -14,6 +14,8 @@ Rules = dict[str, Any]
 
 def hidden_spans(texts: tf.Tensor, rules: Rules) -> tuple[tf.Tensor, tf.RaggedTensor]:
     """Returns texts without their spans, and the spans."""
+    # Patterns only match UTF-8, and spans and sentences are shown to people.
+    texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     marked = replaced(texts, rules["mark"])
     spans = tf.strings.split(marked, OPEN)[:, 1:]
     inside = tf.strings.regex_replace(spans.flat_values, f"(?s){CLOSE}.*", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
 from keras_transformer.text.pairs import SIDES, open_pairs
 from keras_transformer.text.sentencepiece_model import learned
+from keras_transformer.text.sentences import learned_abbreviations
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
+
+_ABBREVIATIONS = "abbreviations.txt"
+# Of which abbreviations are learned: enough, and soon read.
+_SENTENCES = 200_000
 
 
 class TokenizerPair:
@@ -23,6 +29,7 @@ class TokenizerPair:
         target: Tokenizer of the target. The vocabulary is joint if its pieces are the
             source's.
         config: Options that the vocabularies were learned with, if known.
+        abbreviations: Words of the source, without their point, that end no sentence.
 
     Example:
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig())
@@ -31,7 +38,11 @@ class TokenizerPair:
     """
 
     def __init__(
-        self, source: Subwords, target: Subwords, config: TokenizerConfig | None = None
+        self,
+        source: Subwords,
+        target: Subwords,
+        config: TokenizerConfig | None = None,
+        abbreviations: Sequence[str] = (),
     ) -> None:
         size = source.vocabulary_size
         is_joint = source is target or (
@@ -42,6 +53,7 @@ class TokenizerPair:
         self.source = source
         self.target = target
         self.config = config.replace(joint_vocabulary=is_joint)
+        self.abbreviations = tuple(abbreviations)
 
     def __repr__(self):
         sides = dict.fromkeys((self.source, self.target))
@@ -88,12 +100,15 @@ class TokenizerPair:
                         "file."
                     )
         sides = [as_tokenizer(path) for path in paths]
-        return cls(sides[0], sides[-1], config)
+        words = directory / _ABBREVIATIONS
+        abbreviations = words.read_text("utf-8").split() if words.exists() else ()
+        return cls(sides[0], sides[-1], config, abbreviations)
 
     def save(self, directory: str | Path) -> None:
         """Writes joint.model, or source.model and target.model, and tokenizer.json.
 
-        A KerasHub tokenizer has the suffix .json in place of .model.
+        A KerasHub tokenizer has the suffix .json in place of .model. The words in
+        abbreviations.txt, one a line, may be changed by hand.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -102,6 +117,11 @@ class TokenizerPair:
             if name + end not in written:
                 (directory / f"{name}{end}").unlink(missing_ok=True)
         write_json(directory / "tokenizer.json", self.config.to_dict())
+        path = directory / _ABBREVIATIONS
+        if self.abbreviations:
+            path.write_text("\n".join(self.abbreviations) + "\n", encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
 
     def save_files(self, directory: Path) -> dict[str, str]:
         """Writes the tokenizers; returns the name of the file of each side."""
@@ -202,7 +222,9 @@ def learn_tokenizers(
     for sides in groups:
         read = functools.partial(_sentences, text, sides, bad_line_budget, robust)
         tokenizers.append(Tokenizer(learned(read, config)))
-    return TokenizerPair(tokenizers[0], tokenizers[-1], config)
+    sentences = text.sentences(["source"], bad_line_budget)
+    abbreviations = learned_abbreviations(itertools.islice(sentences, _SENTENCES))
+    return TokenizerPair(tokenizers[0], tokenizers[-1], config, abbreviations)
 
 
 def _sentences(text, sides, bad_line_budget, robust):

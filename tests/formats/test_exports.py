@@ -67,8 +67,8 @@ def exported(saved_model):
 # LiteRT draws other numbers, and a SavedModel has the mean of heads alone.
 BOTH = "translator", "exported"
 METHODS = [
-    ("__call__", (TEXTS,), BOTH), ("translate", (TEXTS, 1), BOTH),
-    ("translate", (TEXTS, 3), BOTH), ("complete", (TEXTS, PREFIXES), BOTH),
+    ("__call__", (TEXTS,), BOTH), ("translate", (TEXTS,), BOTH),
+    ("nbest", (TEXTS, 3), BOTH), ("complete", (TEXTS, PREFIXES), BOTH),
     ("sample", (TEXTS, 0.0), BOTH), ("sample", (TEXTS, 1.0, 5), ["exported"]),
     ("score", (TEXTS, [text[::-1] for text in TEXTS]), BOTH),
     ("align", (TEXTS,), BOTH), ("align", (TEXTS, True), ["translator"]),

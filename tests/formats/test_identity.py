@@ -33,6 +33,17 @@ SENTENCES = [
     *(" ".join(words) for words in itertools.permutations("the old bird runs".split())),
 ][:60]
 BATCHES = [SENTENCES[:32], SENTENCES[32:]]
+_SPACES = [" ", "  ", "\n", "\n\n- ", " \t"]
+# Texts of one to five of them, with what stands between.
+PARTS = [
+    [
+        part
+        for k in range(1 + i % 5)
+        for part in (SENTENCES[20 + (3 * i + k) % 40].capitalize() + ".", _SPACES[k])
+    ]
+    for i in range(20)
+]
+PARAGRAPHS = ["".join(parts) for parts in PARTS]
 CLIENTS = 32
 OUTPUT = {"serving_default": "translation", "nbest": "translations"}
 
@@ -44,7 +55,20 @@ def expected():
     nbest = live.nbest(SENTENCES, n_best=live.config.beam_size)
     assert {len(translations) for translations in nbest} == {3}
     nbest = [[t.text.encode("utf-8") for t in three] for three in nbest]
-    return {"nbest": nbest, "serving_default": [three[0] for three in nbest]}
+    texts = [text.encode("utf-8") for text in live(SENTENCES)]
+    for sentence, text, three in zip(SENTENCES, texts, nbest, strict=True):
+        # Several sentences, and those with spaces around, are kept apart.
+        is_one = " ".join(sentence.split()) == sentence and len(sentence) < 50
+        assert not is_one or text == three[0]
+    # A text has the translations of its sentences, and its own spaces.
+    singles = {part for parts in PARTS for part in parts[::2]}
+    found = dict(zip(singles, live.nbest([*singles]), strict=True))
+    paragraphs = [
+        "".join(found[part][0].text if part in found else part for part in parts)
+        for parts in PARTS
+    ]
+    paragraphs = [text.encode("utf-8") for text in paragraphs]
+    return {"nbest": nbest, "serving_default": texts, "paragraphs": paragraphs}
 
 
 def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypatch):
@@ -55,6 +79,8 @@ def test_the_live_translator_gives_one_answer_for_every_batch(expected, monkeypa
         found = [[t.text.encode("utf-8") for t in three] for three in found]
         assert found == expected["nbest"]
     assert [t.encode("utf-8") for t in live(SENTENCES)] == expected["serving_default"]
+    assert [t.encode("utf-8") for t in live(PARAGRAPHS)] == expected["paragraphs"]
+    assert len({*expected["paragraphs"]}) > 10
     # They are many, and their translations differ.
     assert len(SENTENCES) == 60
     assert len({*expected["serving_default"]}) >= 10
@@ -107,6 +133,7 @@ CALLS = [
     for name in OUTPUT
     for batch in (*BATCHES, *([sentence] for sentence in SENTENCES))
 ]
+CALLS.append(("serving_default", PARAGRAPHS))
 
 
 def assert_calls(answers, expected):
@@ -117,6 +144,7 @@ def assert_calls(answers, expected):
         assert together == expected[name]
         alone = [row for _ in SENTENCES for row in next(answers)]
         assert alone == expected[name]
+    assert next(answers) == expected["paragraphs"]
     assert next(answers, None) is None
 
 
@@ -168,8 +196,7 @@ def test_the_loader_of_tensorflow_serving_gives_the_same_bytes(saved_model, expe
         for output, _ in answers
     ]
     assert_calls(rows, expected)
-    live = tiny_run.translator().nbest(BATCHES[0])
-    scores = [best[0].score for best in live]
+    scores = [best.score for best in tiny_run.translator().translate(BATCHES[0])]
     assert answers[0][1]["values"] == pytest.approx(scores, rel=1e-4)
     assert empty == [{"shape": [0], "values": []}] * 2
     # What is no UTF-8 leaves its neighbours alone.

@@ -13,6 +13,8 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.formats.litert import convert, export_litert
 from keras_transformer.search.compiled import as_graph
+from keras_transformer.text.sentences import sentence_rules
+from keras_transformer.text.spans import span_rules
 from tests import tiny_run
 from tests.nn.layers.reference_weights import assert_close, randomise
 
@@ -29,6 +31,9 @@ def test_the_description_tells_a_client_what_it_needs(lite_export):
         "max_source_length": 32,
         "longest_output": 35,
         "n_best": 3,
+        "sentence_rules": json.loads(json.dumps(sentence_rules())),
+        "carries_spans": True,
+        "span_rules": json.loads(json.dumps(span_rules())),
         "search": json.loads(tiny_run.translator().config.to_json()),
         "quantize": "none",
         "languages": ["en", "de"],
@@ -39,8 +44,8 @@ def test_the_description_tells_a_client_what_it_needs(lite_export):
     # Python keeps what it compiles beside translate.py.
     paths = [path for path in lite_export.iterdir() if path.is_file()]
     assert sorted(path.name for path in paths) == [
-        "joint.model", "model.tflite", "translate.py", "translation.py",
-        "translator.json",
+        "joint.model", "model.tflite", "sentences.py", "spans.py", "translate.py",
+        "translation.py", "translator.json",
     ]  # fmt: skip
 
 

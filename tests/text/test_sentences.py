@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from keras_transformer.config import TokenizerConfig
 from keras_transformer.formats import web
+from keras_transformer.text import TokenizerPair, learn_tokenizers
 from keras_transformer.text.sentences import SentenceSplitter, sentence_rules
 from keras_transformer.text.sentences_in_graph import sentences_of
 
@@ -89,6 +91,21 @@ def texts_and_parts():
     splitter = SentenceSplitter(RULES)
     parts = [splitter.split(text, lambda x: len(x) > LONGEST) for text in texts]
     return texts, parts
+
+
+def test_abbreviations_are_learned_and_kept_with_the_vocabulary(tmp_path):
+    """What mostly has a point within a sentence is one; a last word is none."""
+    lines = [f"The Kft. Number {i} is theirs, said Tom. He left." for i in range(5)]
+    lines += [f"It is known to Tom that {i} is odd." for i in range(6)]
+    pairs = [(line, "Ja.") for line in lines]
+    learned = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=300))
+    assert learned.abbreviations == ("Kft",)
+    assert learn_tokenizers(pairs[1:], learned.config).abbreviations == ()
+    learned.save(tmp_path)
+    assert (tmp_path / "abbreviations.txt").read_text("utf-8") == "Kft\n"
+    assert TokenizerPair.load(tmp_path).abbreviations == ("Kft",)
+    TokenizerPair(learned.source, learned.target).save(tmp_path)
+    assert TokenizerPair.load(tmp_path).abbreviations == ()
 
 
 def test_the_parts_are_the_text():

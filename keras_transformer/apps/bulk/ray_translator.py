@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
@@ -76,9 +77,9 @@ class RayTranslator:
         """Returns one translation for each text, in order."""
         return [best.text for best in self.translate(texts)]
 
-    def translate(self, texts: list[str]) -> list[Translation]:
-        """Returns the best `Translation` of each text, of any number of sentences."""
-        return self._run("translate", texts)
+    def translate(self, texts: list[str], *terms: Any) -> list[Translation]:
+        """Returns what `TextTranslator.translate` does."""
+        return self._run("translate", texts, *terms)
 
     def nbest(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
         """Returns the `n_best` `Translation`s of each sentence, best first."""

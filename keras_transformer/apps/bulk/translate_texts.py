@@ -56,6 +56,7 @@ class BulkSummary:
     left_out: int = 0  #: lines without a translation of use, of `distill`
     truncated: int = 0  #: lines of the source that were too long and were cut
     first_truncated: int | None = None  #: the first of them, counted from 1
+    lost: int = 0  #: lines whose translation lacks a span, such as a URL, or a term
     #: Lines a second after the first window, which also loads and compiles.
     rate: float | None = None
 
@@ -71,6 +72,8 @@ class BulkSummary:
                 f"; {self.truncated:,} of all were too long and were cut, the first is "
                 f"number {self.first_truncated:,}"
             )
+        if self.lost:
+            text += f"; the translations of {self.lost:,} of all lack a span or a term"
         return text
 
 
@@ -186,6 +189,7 @@ def translate_texts(
         seconds=times[-1] - times[0],
         truncated=done.truncated,
         first_truncated=done.first_truncated,
+        lost=done.lost,
         rate=rate,
     )
 
@@ -297,6 +301,7 @@ class _Done(NamedTuple):
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
+    lost: int = 0  # lines whose translation lacks a span
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
@@ -409,6 +414,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             for number, found in enumerate(translations, start=1)
             if getattr(found, "truncated", False)
         ]
+        lost = sum(bool(getattr(found, "lost", ())) for found in translations)
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
@@ -425,6 +431,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             fingerprint=self._fingerprint,
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
+            lost=self.done.lost + lost,
         )
         write_json(self._sidecar, self.done._asdict())
 

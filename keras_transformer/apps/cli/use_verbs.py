@@ -125,7 +125,7 @@ def translate(options):
         _found_by(translator, options), texts, window=window
     )
     results = []
-    cut = 0
+    cut = lost = 0
     for number, (found, text) in enumerate(
         zip(translations, sources, strict=True), start=1
     ):
@@ -139,10 +139,15 @@ def translate(options):
         if found[0].truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")
+        if found[0].lost:
+            lost += 1
+            what = " and ".join(found[0].lost)
+            print_warning(f"the translation of {name}{number} lacks {what}")
+    counts = {"truncated": cut, "lost": lost}
     if options.output is None:
-        return {"translations": results}
+        return {"translations": results} | counts
     load_module("training.evaluation").write_lines(options.output, results)
-    return {"output": options.output, "sentences": len(results), "truncated": cut}
+    return {"output": options.output, "sentences": len(results)} | counts
 
 
 def _translate_file(translator, source, options, name):
@@ -174,8 +179,30 @@ def _translate_file(translator, source, options, name):
 def _found_by(translator, options):
     """Returns a function of texts that finds the translations of each, best first."""
     if options.n_best is None and not options.no_split:
-        return lambda texts: [[best] for best in translator.translate(texts)]
+        terms = _terms_of(options.terms)
+        return lambda texts: [[best] for best in translator.translate(texts, *terms)]
+    if options.terms is not None:
+        raise ValueError("`--terms` needs whole texts: no `--n-best`, no `--no-split`.")
     return lambda texts: translator.nbest(texts, options.n_best or 1)
+
+
+def _terms_of(file):
+    """Returns `terms` and `dont_translate` of the lines of a file."""
+    if file is None:
+        return ()
+    terms, stay = {}, []
+    for number, line in enumerate(load_module("apps.bulk").read_texts(file), start=1):
+        term, *new = line.split("\t")
+        if not term.strip() or len(new) > 1:
+            raise ValueError(
+                f"{file}:{number}: a line must be a word, a tab and its translation, "
+                f"or a word that stays. Received: {line!r:.100}"
+            )
+        if new:
+            terms[term] = new[0]
+        else:
+            stay.append(term)
+    return terms, stay
 
 
 def _line(found, options):
@@ -194,6 +221,7 @@ def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
     alternatives = [{"text": one.text, "score": one.score} for one in found]
     best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
+    best["lost"] = found[0].lost
     if sentences := found[0].sentences:
         best["sentences"] = [sentence._asdict() for sentence in sentences]
     return best if n_best is None else best | {"n_best": alternatives}
@@ -236,7 +264,7 @@ def _fingerprint(translator, options):
     """Identifies model and options: only the same may continue an output."""
     path = options.model
     what = f"n_best={options.n_best}, scores={options.scores}"
-    what += f", no_split={options.no_split}"
+    what += f", no_split={options.no_split}, terms={_terms_of(options.terms)}"
     if is_run(path):
         what += translator.config.to_json()
     else:

@@ -3,7 +3,8 @@
  *
  * Reads the `.model` files that SentencePiece writes, of the kinds "unigram" and "bpe",
  * with or without byte fallback, with any normalisation rule; those with user-defined
- * symbols or a rule for the output are refused. No dependencies.
+ * symbols, but for the pieces of spans, or a rule for the output are refused. No
+ * dependencies.
  *
  *     const processor = new SentencePiece(bytes);
  *     processor.decode(processor.encode("Two young men."));
@@ -16,7 +17,9 @@ const SPACE_BYTES = [0xe2, 0x96, 0x81];
 const REPLACEMENT_BYTES = [0xef, 0xbf, 0xbd]; // U+FFFD
 
 // As the enumerations in sentencepiece_model.proto have them.
-const Kind = { NORMAL: 1, UNKNOWN: 2, CONTROL: 3, BYTE: 6 };
+const Kind = { NORMAL: 1, UNKNOWN: 2, CONTROL: 3, USER_DEFINED: 4, BYTE: 6 };
+// No normalisation and no other piece has these characters.
+const SPAN = /^[\ufde0-\ufde7]$/;
 const [UNIGRAM, BPE] = [1, 2];
 
 // What an unknown character scores below the least likely piece of a unigram model.
@@ -43,7 +46,8 @@ export class SentencePiece {
     this.#pieces = pieces;
     this.#options = options;
     pieces.forEach(({ text, kind }, id) => {
-      if (kind === Kind.NORMAL) this.#ids.set(text, id);
+      const isSpan = kind === Kind.USER_DEFINED && SPAN.test(text);
+      if (kind === Kind.NORMAL || isSpan) this.#ids.set(text, id);
       else if (kind === Kind.UNKNOWN) this.#unknownId = id;
       else if (kind === Kind.BYTE) this.#byteIds[byteOf(text)] = id;
       else if (kind !== Kind.CONTROL) throw unsupported(`the piece "${text}" of type ${kind}`);
@@ -234,10 +238,19 @@ class Unigram {
   constructor(pieces, ids) {
     this.#pieces = pieces;
     this.#ids = ids;
-    let lowest = Infinity;
+    let [lowest, highest] = [Infinity, -Infinity];
+    for (const { kind, score } of pieces) {
+      if (kind !== Kind.NORMAL) continue;
+      lowest = Math.min(lowest, score);
+      highest = Math.max(highest, score);
+    }
     for (const [text, id] of ids) {
       this.#longest = Math.max(this.#longest, text.length);
-      lowest = Math.min(lowest, pieces[id].score);
+      const { kind } = pieces[id];
+      if (kind === Kind.USER_DEFINED) {
+        const { length } = encoder.encode(text);
+        pieces[id].score = Math.fround(length * highest) - 0.1;
+      }
     }
     this.#unknownScore = Math.fround(lowest - UNKNOWN_PENALTY);
   }

@@ -42,12 +42,10 @@ export class Translator {
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{translations: {text: string, score: number, lost: string[]}[],
-   *   isCut: boolean}>} The translations of a sentence, best first; none if the search
-   *   found none. Of several sentences the best, joined, with the lowest of their scores.
-   *   A text with nothing but spaces has an empty one with score 0. `lost` are spans,
-   *   such as URLs, that a translation lacks. `isCut` says that a part is longer than the
-   *   longest source, and was cut there.
+   * @returns {Promise<{text: string, score: number, lost: string[]}[]>} The translations
+   *   of a sentence, best first; none if the search found none. Of several sentences the
+   *   best, joined, with the lowest of their scores. A text with nothing but spaces has
+   *   itself, with score 0. `lost` are spans, such as URLs, that a translation lacks.
    */
   async translate(text) {
     const hidden = this.#finder.hidden(text);
@@ -66,30 +64,25 @@ export class Translator {
       results.push(await this.#alternatives(sentence));
       first = last;
     }
-    const isCut = results.some((found) => found.isCut);
     const joined = (texts) => {
       const whole = parts.map((part) => part.replaceAll(GLUE, ""));
       for (const [k, i] of places.entries()) whole[i] = texts[k];
       return whole.join("");
     };
     if (places.length === 1) {
-      const translations = results[0].translations.map((one) => {
-        return { ...one, text: joined([one.text]) };
-      });
-      return { translations, isCut };
+      return results[0].map((one) => ({ ...one, text: joined([one.text]) }));
     }
-    const best = results.map(({ translations: [first] }) => first ?? NOTHING);
-    const whole = joined(best.map((one) => one.text));
+    const best = results.map(([first]) => first ?? NOTHING);
     const score = Math.min(0, ...best.map((one) => one.score));
     const lost = best.flatMap((one) => one.lost);
-    return { translations: [{ text: whole, score, lost }], isCut };
+    return [{ text: joined(best.map((one) => one.text)), score, lost }];
   }
 
-  /** Returns what `translate` does, for one sentence of a hidden text. */
+  /** Returns the translations of a sentence of a hidden text, best first. */
   async #alternatives(sentence) {
     const seen = this.#finder.seen(sentence);
-    const { ids, isCut } = sourceIds(this.#source, seen, this.#description);
-    if (ids.length <= 1) return { translations: [{ text: "", score: 0, lost: [] }], isCut };
+    const { ids } = sourceIds(this.#source, seen, this.#description);
+    if (ids.length <= 1) return [{ text: "", score: 0, lost: [] }];
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -104,7 +97,7 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    return { translations: this.#translations(found, scores, sentence.spans), isCut };
+    return this.#translations(found, scores, sentence.spans);
   }
 
   #translations(ids, scores, spans) {

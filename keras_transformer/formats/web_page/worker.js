@@ -1,7 +1,7 @@
 /**
  * Translates beside the page, so that typing never waits.
  *
- * It takes {id, lines} and answers with {kind: "line", id, place, translations, isCut,
+ * It takes {id, lines} and answers with {kind: "line", id, place, translations,
  * milliseconds} for each line, then {kind: "done", id}. A newer request takes the place
  * of an unfinished one. While it loads it tells {kind: "progress"}, then {kind: "ready"};
  * {kind: "error"} ends it.
@@ -73,8 +73,8 @@ async function translated(translator, text) {
   let result = remembered.get(text);
   if (result === undefined) {
     const begin = performance.now();
-    result = await translator.translate(text);
-    result.milliseconds = performance.now() - begin;
+    const translations = await translator.translate(text);
+    result = { translations, milliseconds: performance.now() - begin };
     if (remembered.size >= MOST_REMEMBERED) remembered.clear();
     remembered.set(text, result);
   }

@@ -272,6 +272,34 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
     assert f"{source}:2 is too long and was cut, as 1 more: see " in line
 
 
+def test_terms_come_from_a_file_and_what_was_lost_is_told(
+    tmp_path, monkeypatch, capsys
+):
+    class Translating:
+        def translate(self, texts, terms, dont_translate):
+            text = f"{terms} {dont_translate}"
+            return [Translation(text, -0.5, False, lost=("router",)) for _ in texts]
+
+    monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
+    monkeypatch.setattr(use_verbs, "_fingerprint", lambda *_: "")
+    terms, source = tmp_path / "terms.tsv", tmp_path / "in.txt"
+    terms.write_text("router\tRouter\nAcme\nbig house\tgroßes Haus\n", "utf-8")
+    source.write_text("a\nb\n")
+    words = "translate", "any", "--terms", terms
+    result, told = objects(capsys, *words, "a")
+    assert result["translations"][0]["text"] == (
+        "{'router': 'Router', 'big house': 'großes Haus'} ['Acme']"
+    )
+    assert result["lost"] == 1 and result["translations"][0]["lost"] == ["router"]
+    assert told == (
+        "keras-transformer: warning: the translation of sentence 1 lacks router\n"
+    )
+    words += "--input", source, "--output", tmp_path / "out.txt"
+    result, told = objects(capsys, *words)
+    assert result["lost"] == 2
+    assert "the translations of 2 of all lack a span or a term" in told
+
+
 def test_evaluate_leaves_out_the_lines_that_validation_does(
     tmp_path, capsys, translating
 ):

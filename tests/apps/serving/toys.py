@@ -24,14 +24,10 @@ class Toy:
     def __init__(self):
         examples = ["a quick fox", "a dog", "a bear"]
         self.page = {"languages": ["en", "de"], "examples": examples}
-        calls = (
-            self.serving_default,
-            self.nbest,
-            self.complete,
-            self.sample,
-            self.align,
-        )
-        self.signatures = {call.__name__: _Signature(self, call) for call in calls}
+        names = "serving_default", "nbest", "complete", "sample", "align"
+        self.signatures = {
+            name: _Signature(self, getattr(self, name)) for name in names
+        }
         self.asked = []
         self.running = 0
         self.go = threading.Event()
