@@ -265,8 +265,8 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
 def test_without_options_the_number_of_pairs_chooses_the_preset(tmp_path):
     lines = said_by_dry_run(tmp_path / "run", None)
     assert lines[0] == "the preset for 40 pairs is micro: other options override it"
-    # Capital letters need three more than 300.
-    sizes = "4+4 layers, d_model 128, d_ff 256, 4 heads, 303 pieces"
+    # Capital letters and the pieces of spans need eleven more than 300.
+    sizes = "4+4 layers, d_model 128, d_ff 256, 4 heads, 311 pieces"
     assert f"Transformer: {sizes}" in lines
 
 
