@@ -6,6 +6,7 @@ itself where it does not apply.
 
 from __future__ import annotations
 
+import collections
 import random
 import re
 from collections.abc import Iterator
@@ -23,12 +24,12 @@ _INSIDE = re.compile(r"(?<=[^\W\d_])([^\W\d_])(?!\1)([^\W\d_])(?=[^\W\d_])")
 _NAME = re.compile(r"\b(?:[^\W_]{2,}|\d)\b")
 # A final mark, and the one that opens its sentence.
 _MARKS = re.compile(
-    r"[¿¡](?=[^.!?]*[.!?]+\s*$)|(?<=[^\s.!?…。！？])\s*[.!?…。！？]+\s*$"
+    r"[¿¡](?=[^.!?¿¡]*[.!?]+\s*$)|(?<=[^\s.!?…。！？])\s*[.!?…。！？]+\s*$"
 )
 # The front of a text, and its end before the mark.
 _EDGES = (
     ("^", f"{PIECES[0]} "),
-    (r"\s*[.!?…。！？]*\s*$", rf" {PIECES[0]}\g<0>"),
+    (r"(?<![\s.!?…。！？])\s*[.!?…。！？]*\s*$", rf" {PIECES[0]}\g<0>"),
 )
 
 
@@ -80,9 +81,9 @@ def _carrying(source, target):
     if PIECES[0] in source:  # It has spans of its own.
         return source, target
     rng = random.Random(source)
-    names = _NAME.findall(source)
-    others = _NAME.findall(target)
-    words = [word for word in names if names.count(word) == others.count(word) == 1]
+    names = collections.Counter(_NAME.findall(source))
+    others = collections.Counter(_NAME.findall(target))
+    words = [word for word in names if names[word] == others[word] == 1]
     if not words:
         place, piece = rng.choice(_EDGES)
         source = re.sub(place, piece, source, count=1)
