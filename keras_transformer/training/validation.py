@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
 
+from keras_transformer.search.run_directory import TEST, record_scores
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
-from keras_transformer.text import BadLines
+from keras_transformer.text import BadLines, open_pairs
 from keras_transformer.training.evaluation import evaluate
 
 
 class Validation:
     """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
 
-    BLEU is that of `evaluate`, of greedy translations of the first pairs, which are
-    faster than a beam.
+    BLEU is that of `evaluate`, of greedy translations, which are faster than a beam, of
+    pairs from all of the text: a file may be sorted.
     """
 
     def __init__(self, run: Any):
@@ -27,7 +29,9 @@ class Validation:
         if run.validation is not None and options.monitor == "bleu":
             pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
             # Reads all: the end raises an error if the file has changed.
-            self._pairs = [pair[1:] for pair in pairs][: options.bleu_sentences]
+            pairs = [pair[1:] for pair in pairs]
+            number = options.bleu_sentences
+            self._pairs = pairs[:: max(1, len(pairs) // number)][:number]
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -59,3 +63,19 @@ class Validation:
             "val_bleu": scores.bleu,
             "val_bleu_lowercase": scores.lowercase_bleu,
         }
+
+
+def score_test_set(run: Any) -> dict[str, Any]:
+    """Scores the saved translator on the run's own test set, if it has one.
+
+    Records the scores, and returns them for the summary under "test".
+    """
+    if run.job.test is None:
+        return {}
+    path = run.path / TEST
+    text = open_pairs(path)
+    pairs = [pair[1:] for pair in text.pairs()]
+    scores = dataclasses.asdict(evaluate(run.translator, pairs))
+    search = run.translator.config
+    record_scores(run.path, TEST, text.fingerprint(), search, scores)
+    return {"test": scores}
