@@ -24,8 +24,10 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
+    from keras_transformer.text.doubts import best_place, doubts_of
     from keras_transformer.text.sentences import SentenceSplitter
 else:  # Beside copies of these files.
+    from doubts import best_place, doubts_of
     from sentences import SentenceSplitter
     from translation import TextTranslator, check_integer
 
@@ -127,6 +129,8 @@ class LiteTranslator(TextTranslator):
         # The end and padding are control pieces, which have no text.
         texts = [self._target.decode(several.tolist()) for several in ids]
         if name == "nbest":
+            for row, several in zip(scores, texts, strict=True):
+                row[[text in several[:i] for i, text in enumerate(several)]] = -np.inf
             return {"translations": texts, "scores": scores, "truncated": truncated}
         best = {
             "translation": [several[0] for several in texts],
@@ -153,16 +157,29 @@ class LiteTranslator(TextTranslator):
 
         parts = [self._splitter.split(text, is_too_long) for text in texts]
         sentences = [sentence for row in parts for sentence in row[::2]]
-        found = iter(self._rows("nbest", {"texts": sentences}))
+        found = iter(self._rows("nbest", {"texts": sentences}, n_best=self.most))
+        lowest = self.description["search"]["doubt_below"]
         outputs = collections.defaultdict(list)
         for row in parts:
             best = [next(found) for _ in row[::2]]
-            translations = [one["translations"][0] for one in best]
-            scores = [one["scores"][0] for one in best]
+            places = [
+                best_place(sentence, one["translations"])
+                for sentence, one in zip(row[::2], best, strict=True)
+            ]
+            translations, scores = (
+                [one[name][place] for one, place in zip(best, places, strict=True)]
+                for name in ("translations", "scores")
+            )
+            doubts = set().union(
+                *map(
+                    doubts_of, row[::2], translations, scores, itertools.repeat(lowest)
+                )
+            )
             whole = zip(translations, row[1::2], strict=True)
             outputs["translation"].append("".join(itertools.chain(*whole)))
             outputs["score"].append(min(scores))
             outputs["truncated"].append(any(one["truncated"] for one in best))
+            outputs["doubts"].append(" ".join(sorted(doubts)))
             outputs["sources"].append(row[::2])
             outputs["translations"].append(translations)
             outputs["scores"].append(scores)
@@ -256,6 +273,9 @@ def main(arguments: list[str] | None = None) -> int:
             if best.truncated:
                 what = "sentence" if options.texts else "line"
                 message = f"warning: {what} {number} is too long and was cut"
+                print(message, file=sys.stderr)  # noqa: T201
+            if best.doubts:
+                message = f"warning: {number} is doubtful: {', '.join(best.doubts)}"
                 print(message, file=sys.stderr)  # noqa: T201
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

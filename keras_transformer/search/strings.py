@@ -8,6 +8,7 @@ is handled by TensorFlow.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from keras import ops
 
 from keras_transformer.models.searchable import Searchable
 from keras_transformer.search.generator import Generator
+from keras_transformer.text.doubts import DOUBTS
+from keras_transformer.text.doubts_in_graph import doubts_of
 from keras_transformer.text.sentences import sentence_rules
 from keras_transformer.text.sentences_in_graph import sentences_of
 from keras_transformer.text.tokenizer_pair import TokenizerPair
@@ -73,13 +76,13 @@ class StringSearch:
         )
 
     def translations(self, sentences):
-        """Returns the best `translation` of each sentence [N], `score`, `truncated`."""
+        """Returns of each sentence [N] what `_taken` does."""
         order = tf.argsort(tf.strings.length(sentences), stable=True)
         ordered = tf.gather(sentences, order)
 
         def add(start, known):
             batch = ordered[start : start + BATCH_SIZE]
-            found = _first_of(nbest(self, batch, n_best=1))
+            found = _taken(self, batch)
             joined = {
                 name: tf.concat([values, found[name]], axis=0)
                 for name, values in known.items()
@@ -90,13 +93,14 @@ class StringSearch:
             "translation": tf.constant([], tf.string),
             "score": tf.constant([], tf.float32),
             "truncated": tf.constant([], tf.bool),
+            "doubts": tf.zeros([0, len(DOUBTS)], tf.bool),
         }
-        any_size = tf.TensorShape([None])
+        any_size = {n: tf.TensorShape([None, *x.shape[1:]]) for n, x in nothing.items()}
         _, found = tf.while_loop(
             lambda start, _: start < tf.size(sentences),
             add,
             [0, nothing],
-            shape_invariants=[tf.TensorShape([]), dict.fromkeys(nothing, any_size)],
+            shape_invariants=[tf.TensorShape([]), any_size],
         )
         places = tf.argsort(order)
         return {name: tf.gather(values, places) for name, values in found.items()}
@@ -129,7 +133,8 @@ def translate(search, text):
     """Translates texts [B] of any length, sentence by sentence.
 
     Returns `translation` [B], `score` [B], the lowest of its sentences, `truncated`
-    [B]; and of the K sentences `sources`, `translations` and `scores` [B, K].
+    [B], `doubts` [B], words with a space between; and of the K sentences `sources`,
+    `translations` and `scores` [B, K].
     """
     parts = search.sentences(text)
     sources = parts[:, ::2]
@@ -137,11 +142,15 @@ def translate(search, text):
         name: sources.with_flat_values(values)
         for name, values in search.translations(sources.flat_values).items()
     }
+    doubts = tf.reduce_any(found["doubts"], axis=1)  # (B, 4)
+    named = tf.broadcast_to(tf.constant(DOUBTS), tf.shape(doubts))
+    named = tf.ragged.boolean_mask(named, doubts)
     both = found["translation"].flat_values + parts[:, 1::2].flat_values
     return {
         "translation": tf.strings.reduce_join(sources.with_flat_values(both), axis=1),
         "score": tf.reduce_min(found["score"], axis=1),
         "truncated": tf.reduce_any(found["truncated"], axis=1),
+        "doubts": tf.strings.reduce_join(named, axis=1, separator=" "),
         "sources": sources.to_tensor(),
         "translations": found["translation"].to_tensor(),
         "scores": found["score"].to_tensor(),
@@ -149,7 +158,10 @@ def translate(search, text):
 
 
 def nbest(search, text, n_best=None):
-    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`."""
+    """Translates strings [B]: `translations` and `scores` [B, n_best], `truncated`.
+
+    A text that several outputs spell stands once: other places have score -inf.
+    """
     generator = search.generator
     source = search.source_ids(text)
     result = search.called(
@@ -158,7 +170,46 @@ def nbest(search, text, n_best=None):
         source.lengths,
         n_best=n_best or generator.config.num_best,
     )
-    return search.outputs(source, result)
+    outputs = search.outputs(source, result)
+    texts = outputs["translations"]  # (B, N)
+    count = tf.shape(texts)[1]
+    place = tf.range(count)
+    is_better = place < place[:, None]
+    is_known = tf.reduce_any((texts[:, :, None] == texts[:, None]) & is_better, axis=2)
+    order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
+    once = {
+        "translations": tf.where(is_known, "", texts),
+        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
+    }
+    return outputs | {
+        name: tf.gather(values, order, batch_dims=1) for name, values in once.items()
+    }
+
+
+def _taken(search, sentences):
+    """Returns what is taken of the hypotheses for sentences [N], and its `doubts`.
+
+    It is the best that is not empty and does not loop; without any, the best.
+    """
+    found = nbest(search, sentences)
+    texts = found["translations"]  # (N, n_best)
+    count = tf.shape(texts)[1]
+    doubts = doubts_of(
+        tf.repeat(sentences, count),
+        tf.reshape(texts, [-1]),
+        tf.reshape(found["scores"], [-1]),
+        search.generator.config.doubt_below,
+    )
+    doubts = tf.reshape(doubts, [-1, count, len(DOUBTS)])
+    is_bad = doubts[..., DOUBTS.index("empty")] | doubts[..., DOUBTS.index("loop")]
+    is_bad |= found["scores"] == -math.inf
+    place = tf.argmin(tf.cast(is_bad, tf.int32), axis=1)  # The first.
+    return {
+        "translation": tf.gather(texts, place, batch_dims=1),
+        "score": tf.gather(found["scores"], place, batch_dims=1),
+        "truncated": found["truncated"],
+        "doubts": tf.gather(doubts, place, batch_dims=1),
+    }
 
 
 def complete(search, text, prefix):

@@ -24,13 +24,15 @@ class Sentence(NamedTuple):
 class Translation(NamedTuple):
     """A translation and its score: log-probability (nats) over length penalty.
 
-    That of a text has its sentences, and the lowest of their scores.
+    That of a text has its sentences, the lowest of their scores, and what is doubtful.
     """
 
     text: str
     score: float
     truncated: bool  #: whether the source, or a prefix, was too long and was cut
     sentences: tuple[Sentence, ...] = ()
+    #: "copy", "empty", "loop" or "score", if that is so of one of the sentences
+    doubts: tuple[str, ...] = ()
 
 
 class Score(NamedTuple):
@@ -88,6 +90,12 @@ class TextTranslator:
         Each sentence is translated by itself. What stands between them, such as line
         breaks and the marks of a list, stays as it is. A sentence longer than the
         longest source is cut at a mark or a space, and its parts are translated.
+
+        Of the hypotheses the best is taken that is not empty and does not loop. The
+        `doubts` say what is likely wrong: a part is said again and again ("loop"),
+        nothing is said ("empty"), the source is repeated ("copy"), or the score is
+        below the search's `doubt_below`, which a run learns from its validation
+        ("score").
         """
         results = []
         for row in self._rows("serving_default", {"texts": texts}):
@@ -97,7 +105,9 @@ class TextTranslator:
                 for source, translation, score in zip(*columns, strict=True)
                 if source
             )
-            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
+            doubts = tuple(row["doubts"].split())
+            best = _best_of(row)._replace(sentences=tuple(sentences), doubts=doubts)
+            results.append(best)
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:

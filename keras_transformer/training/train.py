@@ -50,7 +50,7 @@ from keras_transformer.training.state import (
     remove_checkpoints,
     rows_to_average,
 )
-from keras_transformer.training.validation import Validation, score_test_set
+from keras_transformer.training.validation import Validation, doubting, score_test_set
 
 
 def train(
@@ -312,8 +312,9 @@ def finish(run: Run, validation: Validation) -> Translator:
         rows, figures = _load_final(run, validation)
     if is_chief:
         remove_checkpoints(run.checkpoints, state.history, 1, options)
-        run.translator.save(run.path)
-        tested = score_test_set(run)
+        translator = doubting(run)
+        translator.save(run.path)
+        tested = score_test_set(run, translator)
         warmup = options.warmup_steps
         rises = run.job.optimizer is None and state.updates < warmup
         if rises:
@@ -335,7 +336,7 @@ def finish(run: Run, validation: Validation) -> Translator:
         )
         write_json(run.path / SUMMARY, facts)
     run.distribution.wait()  # It is written.
-    return run.translator if is_chief else Translator.load(run.path)
+    return translator if is_chief else Translator.load(run.path)
 
 
 def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_transformer.search.run_directory import TEST, record_scores
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, open_pairs
 from keras_transformer.training.evaluation import evaluate
+
+# What is lower than this share of the validation's scores is doubtful. Fewer sentences
+# do not say what that is.
+_LOWEST = 0.01
+_FEWEST = 50
 
 
 class Validation:
@@ -27,11 +34,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
-            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
-            # Reads all: the end raises an error if the file has changed.
-            pairs = [pair[1:] for pair in pairs]
-            number = options.bleu_sentences
-            self._pairs = pairs[:: max(1, len(pairs) // number)][:number]
+            self._pairs = _some_pairs(run)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -65,7 +68,27 @@ class Validation:
         }
 
 
-def score_test_set(run: Any) -> dict[str, Any]:
+def doubting(run: Any) -> Translator:
+    """Returns the run's translator, which doubts what its validation scores too low.
+
+    That is below the lowest hundredth of the scores, of 50 sentences or more.
+    """
+    translator = run.translator
+    if run.validation is None or run.validation.num_pairs < _FEWEST:
+        return translator
+    say(run.console, "learning from validation sentences which scores are low")
+    sources = [source for source, _ in _some_pairs(run)]
+    found = translator.translate(sources)
+    scores = [sentence.score for one in found for sentence in one.sentences]
+    scores = [score for score in scores if math.isfinite(score)]
+    if not scores:
+        return translator
+    lowest = round(float(np.quantile(scores, _LOWEST)), 3)
+    config = translator.config.replace(doubt_below=lowest)
+    return Translator(translator.model, translator.tokenizers, config)
+
+
+def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
     """Scores the saved translator on the run's own test set, if it has one.
 
     Records the scores, and returns them for the summary under "test".
@@ -75,7 +98,15 @@ def score_test_set(run: Any) -> dict[str, Any]:
     path = run.path / TEST
     text = open_pairs(path)
     pairs = [pair[1:] for pair in text.pairs()]
-    scores = dataclasses.asdict(evaluate(run.translator, pairs))
-    search = run.translator.config
-    record_scores(run.path, TEST, text.fingerprint(), search, scores)
+    scores = dataclasses.asdict(evaluate(translator, pairs))
+    record_scores(run.path, TEST, text.fingerprint(), translator.config, scores)
     return {"test": scores}
+
+
+def _some_pairs(run):
+    """Returns pairs of all parts of the validation text, which may be sorted."""
+    pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+    # Reads all: the end raises an error if the file has changed.
+    pairs = [pair[1:] for pair in pairs]
+    number = run.config.training.bleu_sentences
+    return pairs[:: max(1, len(pairs) // number)][:number]

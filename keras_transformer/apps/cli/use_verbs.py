@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+from collections import Counter
 from pathlib import Path
 
 from keras_transformer.apps.cli.flags import (
@@ -116,6 +117,7 @@ def translate(options):
     )
     results = []
     cut = 0
+    doubts = Counter()
     for number, (found, text) in enumerate(
         zip(translations, sources, strict=True), start=1
     ):
@@ -129,10 +131,15 @@ def translate(options):
         if found[0].truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")
+        doubts.update(found[0].doubts)
+        if found[0].doubts:
+            words = ", ".join(found[0].doubts)
+            print_warning(f"the translation of {name}{number} is doubtful: {words}")
+    counts = {"truncated": cut, "doubts": dict(doubts)}
     if options.output is None:
-        return {"translations": results}
+        return {"translations": results} | counts
     load_module("training.evaluation").write_lines(options.output, results)
-    return {"output": options.output, "sentences": len(results), "truncated": cut}
+    return {"output": options.output, "sentences": len(results)} | counts
 
 
 def _translate_file(translator, source, options, name):
@@ -184,6 +191,7 @@ def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
     alternatives = [{"text": one.text, "score": one.score} for one in found]
     best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
+    best["doubts"] = found[0].doubts
     if sentences := found[0].sentences:
         best["sentences"] = [sentence._asdict() for sentence in sentences]
     return best if n_best is None else best | {"n_best": alternatives}

@@ -5,11 +5,12 @@
  * translator.json says with which files, lengths and ids.
  */
 
+import { bestPlace, doubtsOf } from "./doubts.js";
 import { SentencePiece } from "./sentencepiece.js";
 import { SentenceSplitter } from "./sentences.js";
 
 const DESCRIPTION = "translator.json";
-const NOTHING = { text: "", score: -Infinity }; // Where the search found none.
+const NOTHING = { text: "", score: -Infinity, doubts: ["empty"] }; // Where the search found none.
 
 export class Translator {
   #description;
@@ -38,9 +39,10 @@ export class Translator {
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{text: string, score: number}[]>} The translations of a sentence,
-   *   best first; none if the search found none. Of several sentences the best, joined,
-   *   with the lowest of their scores. A text with nothing but spaces has itself, with
+   * @returns {Promise<{text: string, score: number, doubts: string[]}[]>} The
+   *   translations of a sentence, best first, but after those that are not empty and do not
+   *   loop; none if the search found none. Of several sentences the best, joined, with the
+   *   lowest of their scores and all their doubts. A text with nothing but spaces has itself, with
    *   score 0.
    */
   async translate(text) {
@@ -55,17 +57,18 @@ export class Translator {
       return whole.join("");
     };
     if (places.length === 1) {
-      return results[0].map(({ text: found, score }) => ({ text: joined([found]), score }));
+      return results[0].map((found) => ({ ...found, text: joined([found.text]) }));
     }
     const best = results.map(([first]) => first ?? NOTHING);
     const score = Math.min(0, ...best.map((one) => one.score));
-    return [{ text: joined(best.map((one) => one.text)), score }];
+    const doubts = [...new Set(best.flatMap((one) => one.doubts))].sort();
+    return [{ text: joined(best.map((one) => one.text)), score, doubts }];
   }
 
   /** Returns the translations of a sentence, best first. */
   async #alternatives(text) {
     const { ids } = sourceIds(this.#source, text, this.#description);
-    if (ids.length <= 1) return [{ text: "", score: 0 }];
+    if (ids.length <= 1) return [{ text: "", score: 0, doubts: [] }];
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -80,16 +83,21 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    return this.#translations(found, scores);
+    const translations = this.#translations(text, found, scores);
+    const place = bestPlace(text, translations.map((one) => one.text));
+    return [...translations.splice(place, 1), ...translations];
   }
 
-  #translations(ids, scores) {
+  #translations(source, ids, scores) {
     const width = ids.length / scores.length;
     const translations = [];
     scores.forEach((score, i) => {
       if (!Number.isFinite(score)) return; // A place that no hypothesis has taken.
       const row = ids.subarray(i * width, (i + 1) * width);
-      translations.push({ text: textOf(this.#target, row, this.#description), score });
+      const text = textOf(this.#target, row, this.#description);
+      if (translations.some((one) => one.text === text)) return;
+      const doubts = doubtsOf(source, text, score, this.#description.search.doubt_below);
+      translations.push({ text, score, doubts });
     });
     return translations;
   }
