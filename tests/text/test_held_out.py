@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import keras_transformer as kt
 from keras_transformer.text import BadLines, mixed_pairs, open_pairs
 from keras_transformer.text.held_out import split
 from tests import tiny_run
@@ -119,6 +120,14 @@ def test_a_run_scores_its_own_test_set_and_resumes_with_it(tmp_path):
     assert recorded["fingerprint"] == open_pairs(files[0]).fingerprint()
     assert recorded["scores"] == summary["test"]
     assert "val_loss" in summary["final"]
+    # A hundredth of the validation's sentences have a lower score.
+    lowest = again.config.doubt_below
+    assert kt.Translator.load(tmp_path / "run").config.doubt_below == lowest
+    sources = [
+        pair[1] for pair in split(open_pairs(pairs), None, 20).validation.pairs()
+    ]
+    scores = sorted(found.score for found in again.translate(sources))
+    assert scores[0] < lowest < scores[1]
     with pytest.raises(ValueError, match="must be left out or 0 where validation"):
         tiny_run.run_toy(tmp_path / "no", validation=pairs[:9], hold_out=5)
     with pytest.raises(ValueError, match="`test_size` is 0 and was 20"):
