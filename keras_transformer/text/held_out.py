@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import math
 from array import array
 from collections.abc import Iterator
@@ -16,24 +16,23 @@ from keras_transformer.text.pairs import BadLines, Pair, ParallelText, mixed_pai
 # The default number for validation is a hundredth of the groups, within these bounds.
 _FEWEST, _MOST = 50, 2000
 _FEWEST_GROUPS = 500  # of which it takes a tenth
-_TRAINING, _VALIDATION, _TEST, _NONE = range(4)
 
 
 class Split(NamedTuple):
-    """A text in parts: no sentence of one set stands in another, on either side."""
+    """A text in parts: no sentence of one stands in another, on either side."""
 
     training: ParallelText
-    validation: ParallelText | None
-    test: ParallelText | None
-    num_others: int  # pairs in no set, which share a sentence with one held out
+    validation: ParallelText | None = None
+    test: ParallelText | None = None
+    num_others: int = 0  # pairs that are left out, since they share a sentence
 
 
 def split(text: ParallelText, validation: int | None = None, test: int = 0) -> Split:
     """Takes pairs for validation and a test set out of a text.
 
     Pairs that share a sentence, directly or through others, are a group. A set has one
-    pair of each of its groups. Which groups is told by a digest of their sentences, so
-    the same pairs make the same sets, whatever their order and their files.
+    pair of each of its groups, at random. Which groups is told by a digest of their
+    sentences, so the same pairs make the same sets, whatever their order and files.
 
     Args:
         text: The pairs. A mix keeps the weights of its corpora for training; pairs
@@ -46,24 +45,24 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
         ValueError: If more than half of the groups would be taken. It also raises what
             reading the text does.
     """
-    whole = Split(training=text, validation=None, test=None, num_others=0)
     if validation == test == 0:
-        return whole
-    parts = [_digests(part) for part, _ in text.parts]
-    digests = np.concatenate(parts)
+        return Split(text)
+    digests = [_digests(part) for part, _ in text.parts]
+    ends = np.cumsum([len(part) for part in digests])
+    digests = np.concatenate(digests)
     groups = _groups(digests)
     # The first pair of each group, by its sentences: that which may be held out.
     order = np.lexsort((digests[:, 1], digests[:, 0], groups))
     _, places, sizes = np.unique(groups[order], return_index=True, return_counts=True)
-    firsts = order[places]
     # The rest of a group is lost, so that of a large one stays in the training.
-    firsts = firsts[sizes <= max(10, len(digests) // 100)]
+    firsts = order[places][sizes <= max(10, len(digests) // 100)]
     if validation is None:
         share = min(max(_FEWEST, len(firsts) // 100), _MOST)
         validation = share if len(firsts) >= _FEWEST_GROUPS else 0
-    if not validation + test:
-        return whole
-    if 2 * (validation + test) > len(firsts):
+    number = validation + test
+    if not number:
+        return Split(text)
+    if 2 * number > len(firsts):
         raise ValueError(
             "`hold_out` and `test_size` must leave half of the text for training, "
             f"which has {len(firsts):,} groups of pairs without a common sentence. "
@@ -71,65 +70,56 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
         )
     firsts = firsts[np.argsort(digests[firsts].sum(axis=1))]  # modulo 2^64
     # Each has an end of this order, so that neither number changes the other's pairs.
-    chosen = {
-        _VALIDATION: firsts[:validation],
-        _TEST: firsts[len(firsts) - test :],
-    }
-    sets = np.full(len(digests), _TRAINING, np.uint8)
-    for places in chosen.values():
-        sets[np.isin(groups, groups[places])] = _NONE
-    for number, places in chosen.items():
-        sets[places] = number
-    of_parts = np.split(sets, np.cumsum([len(part) for part in parts])[:-1])
-
-    def text_of(number):
-        pieces = zip(text.parts, of_parts, strict=True)
-        views = [(_View(part, own, number), weight) for (part, weight), own in pieces]
-        if number != _TRAINING:
-            views = [(view, 1) for view, _ in views if view.size]
-        return views[0][0] if [w for _, w in views] == [1] else mixed_pairs(views)
-
+    chosen = [*firsts[:validation], *firsts[len(firsts) - test :]]
+    is_kept = ~np.isin(groups, groups[chosen])
+    rests = zip(text.parts, np.split(is_kept, ends[:-1]), strict=True)
+    wanted = set(chosen)
+    pairs = itertools.chain(*(_good_pairs(part) for part, _ in text.parts))
+    found = {place: pair for place, pair in enumerate(pairs) if place in wanted}
+    held_out = [found[place][1:] for place in chosen]
     return Split(
-        training=text_of(_TRAINING),
-        validation=text_of(_VALIDATION) if validation else None,
-        test=text_of(_TEST) if test else None,
-        num_others=int((sets == _NONE).sum()),
+        training=mixed_pairs((_Rest(part, own), times) for (part, times), own in rests),
+        validation=_held_out(held_out[:validation], text.files),
+        test=_held_out(held_out[validation:], text.files),
+        num_others=int((~is_kept).sum()) - number,
     )
 
 
-class _View(ParallelText):
-    """The good pairs of a text that are in one of the sets."""
+class _Rest(ParallelText):
+    """A text without some of its good pairs."""
 
-    def __init__(self, text: ParallelText, sets: np.ndarray, number: int):
+    def __init__(self, text: ParallelText, is_kept: np.ndarray):
         super().__init__(list, text.files)
         self._text = text
-        self._sets = sets
-        self._number = number
-        self.size = int((sets == number).sum())
+        self._is_kept = is_kept.tobytes()
         self.origin = text.origin
         self.place = text.place
-
-    def count(self) -> int:
-        return self._text.count() if self._number == _TRAINING else self.size
+        self.count = text.count
 
     def fingerprint(self) -> str:
-        sets = hashlib.blake2b(self._sets.tobytes()).hexdigest()
-        known = json.dumps([self._text.fingerprint(), sets, self._number])
-        return hashlib.blake2b(known.encode(), digest_size=16).hexdigest()
+        known = self._text.fingerprint().encode() + self._is_kept
+        return hashlib.blake2b(known, digest_size=16).hexdigest()
 
     def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
-        if self._number != _TRAINING:
-            bad_lines = BadLines(math.inf)  # The training counts them.
-        good = self._text.pairs(bad_lines)
-        for number, pair in zip(self._sets.tobytes(), good, strict=True):
-            if number == self._number:
-                yield pair
+        # The text is read to its end, where it tells whether it has changed.
+        is_kept = itertools.chain(self._is_kept, itertools.repeat(True))
+        return itertools.compress(self._text.pairs(bad_lines), is_kept)
+
+
+def _held_out(pairs, files):
+    """Returns pairs as a text, or `None` if there are none."""
+    place = "pair {line} held out of {path}"
+    return ParallelText(lambda: enumerate(pairs, 1), files, place) if pairs else None
+
+
+def _good_pairs(text):
+    return text.pairs(BadLines(math.inf))
 
 
 def _digests(text):
     """Returns a number for each sentence of a text: an array of pairs."""
     both = array("Q")
-    for pair in text.pairs(BadLines(math.inf)):
+    for pair in _good_pairs(text):
         both.extend(map(_digest, pair[1:]))
     return np.array(both, np.uint64).reshape(-1, 2)
 

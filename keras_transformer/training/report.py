@@ -79,20 +79,19 @@ def report_data(console: Console, corpora: dict[str, Corpus]):
 
 def report_held_out(console: Console, sets: Split, wanted: int | None):
     """Says what was taken out of the training text, and how to choose that."""
-    if wanted is None and sets.validation is None:
-        say(console, "no validation: of so few pairs none are held out (`--valid`)")
-    parts = []
-    if sets.validation is not None:
-        parts.append(
-            f"{plural(sets.validation.count(), 'pair')} for validation (others: "
-            "`--valid`; none: `hold_out` 0)"
+    numbers = [0 if part is None else part.count() for part in sets[1:3]]
+    if any(numbers):
+        validation, test, others = map("{:,}".format, [*numbers, sets.num_others])
+        say(
+            console,
+            f"held out of the training pairs: {validation} for validation, {test} for "
+            f"{TEST}; {others} with a sentence of these are left out",
         )
-    if sets.test is not None:
-        parts.append(f"{plural(sets.test.count(), 'pair')} for {TEST}")
-    if sets.num_others:
-        parts.append(f"{plural(sets.num_others, 'pair')} with a sentence of these")
-    if parts:
-        say(console, f"held out of the training: {', '.join(parts)}")
+    if wanted is None:
+        what = "`--valid` gives other validation pairs, `hold_out` 0 takes none"
+        if sets.validation is None:
+            what = "no validation: of so few pairs none are held out (`--valid`)"
+        say(console, what)
 
 
 def report_devices(console: Console, dtype: str):

@@ -24,8 +24,8 @@ _FEWEST = 50
 class Validation:
     """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
 
-    BLEU is that of `evaluate`, of greedy translations, which are faster than a beam, of
-    pairs from all of the text: a file may be sorted.
+    BLEU is that of `evaluate`, of greedy translations of the first pairs, which are
+    faster than a beam.
     """
 
     def __init__(self, run: Any):
@@ -34,7 +34,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
-            self._pairs = _some_pairs(run)
+            self._pairs = _first_pairs(run)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -77,7 +77,7 @@ def doubting(run: Any) -> Translator:
     if run.validation is None or run.validation.num_pairs < _FEWEST:
         return translator
     say(run.console, "learning from validation sentences which scores are low")
-    sources = [source for source, _ in _some_pairs(run)]
+    sources = [source for source, _ in _first_pairs(run)]
     found = translator.translate(sources)
     scores = [sentence.score for one in found for sentence in one.sentences]
     scores = [score for score in scores if math.isfinite(score)]
@@ -103,10 +103,8 @@ def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
     return {"test": scores}
 
 
-def _some_pairs(run):
-    """Returns pairs of all parts of the validation text, which may be sorted."""
+def _first_pairs(run):
+    """Returns the first pairs of the validation text."""
     pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
     # Reads all: the end raises an error if the file has changed.
-    pairs = [pair[1:] for pair in pairs]
-    number = run.config.training.bleu_sentences
-    return pairs[:: max(1, len(pairs) // number)][:number]
+    return [pair[1:] for pair in pairs][: run.config.training.bleu_sentences]

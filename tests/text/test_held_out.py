@@ -87,11 +87,12 @@ def test_bad_lines_count_once_and_fingerprints_tell_the_sets_apart(tmp_path):
     path = tiny_run.write_pairs(tmp_path / "a.tsv", [("", "b"), *pairs_of(99)])
     text = open_pairs(path)
     sets = split(text, 5, 5)
-    counts = [BadLines(9) for _ in range(3)]
-    for one, bad_lines in zip(sets[:3], counts, strict=True):
-        assert [*one.pairs(bad_lines)]
-        assert one.place(7, "source") == f"{path}:7"
-    assert [bad_lines.count for bad_lines in counts] == [1, 0, 0]
+    bad_lines = BadLines(9)
+    assert len([*sets.training.pairs(bad_lines)]) + 10 + sets.num_others == 99
+    assert bad_lines.count == 1
+    [(part, _)] = sets.training.parts
+    assert part.place(7, "source") == f"{path}:7" and part.origin == str(path)
+    assert sets.test.place(2, "target") == f"pair 2 held out of {path}"
     digests = [one.fingerprint() for one in [text, *sets[:3], split(text, 6).training]]
     assert len({*digests}) == 5
     assert split(open_pairs(path), 5, 5).test.fingerprint() == digests[3]
