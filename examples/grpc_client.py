@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
-    """Returns the translation of each text, its score, and whether the text was cut.
+    """Returns the translation of each text, its score, if it was cut, and the doubts.
 
     Args:
         texts: Sentences.
@@ -30,7 +30,7 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Tuples of a string, a number and a boolean.
+        Tuples of a string, a number, a boolean and a string of words such as "loop".
 
     Raises:
         grpc.RpcError: If there is no answer, or the answer is an error.
@@ -43,10 +43,10 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
             outputs = service.Predict(request, timeout=timeout).outputs
             columns = [
                 tf.make_ndarray(outputs[name]).tolist()
-                for name in ("translation", "score", "truncated")
+                for name in ("translation", "score", "truncated", "doubts")
             ]
-            for translation, score, is_cut in zip(*columns, strict=True):
-                results.append((translation.decode("utf-8"), score, is_cut))
+            for text, score, is_cut, doubts in zip(*columns, strict=True):
+                results.append((text.decode(), score, is_cut, doubts.decode()))
     return results
 
 
@@ -69,10 +69,12 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except grpc.RpcError as error:
         sys.exit(f"error: {options.server}: {error.code().name}, {error.details()}")
-    for number, (translation, score, is_cut) in enumerate(results, start=1):
+    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
             print(f"sentence {number} is too long and was cut", file=sys.stderr)
+        if doubts:
+            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,10 @@ async function translate(texts, model) {
 const [model, ...texts] = process.argv.slice(2);
 try {
   if (!texts.length) throw new Error("give the model's name, then sentences");
-  for (const [i, { translation, truncated }] of (await translate(texts, model)).entries()) {
-    console.log(translation);
-    if (truncated) console.error(`sentence ${i + 1} is too long and was cut`);
+  for (const [i, found] of (await translate(texts, model)).entries()) {
+    console.log(found.translation);
+    if (found.truncated) console.error(`sentence ${i + 1} is too long and was cut`);
+    if (found.doubts) console.error(`translation ${i + 1} is doubtful: ${found.doubts}`);
   }
 } catch (error) {
   console.error(`error: ${error.message}${error.cause ? `: ${error.cause.message}` : ""}`);

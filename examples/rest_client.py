@@ -11,9 +11,11 @@ import sys
 import urllib.error
 import urllib.request
 
+NAMES = "translation", "score", "truncated", "doubts"
+
 
 def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeout=60):
-    """Returns the translation of each text, its score, and whether the text was cut.
+    """Returns the translation of each text, its score, if it was cut, and the doubts.
 
     Args:
         texts: Sentences.
@@ -23,7 +25,7 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Tuples of a string, a number and a boolean.
+        Tuples of a string, a number, a boolean and a string of words such as "loop".
 
     Raises:
         OSError: If there is no answer, or the answer is an error.
@@ -34,7 +36,7 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         instances = [{"text": text} for text in texts[start : start + batch_size]]
         body = {"signature_name": "serving_default", "instances": instances}
         for row in post(url, body, timeout)["predictions"]:
-            results.append((row["translation"], row["score"], row["truncated"]))
+            results.append(tuple(row[name] for name in NAMES))
     return results
 
 
@@ -63,10 +65,12 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except OSError as error:
         sys.exit(f"error: {error}")
-    for number, (translation, score, is_cut) in enumerate(results, start=1):
+    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
             print(f"sentence {number} is too long and was cut", file=sys.stderr)
+        if doubts:
+            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
 
 
 if __name__ == "__main__":

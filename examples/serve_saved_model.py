@@ -13,23 +13,22 @@ import tensorflow_text  # noqa: F401, registers the operations of the tokenizer
 
 
 def translate(path, texts):
-    """Returns the translation of each text, its score, and whether the text was cut.
+    """Returns the translation of each text, its score, if it was cut, and the doubts.
 
     Args:
         path: Directory of the SavedModel, NAME/VERSION.
         texts: Sentences.
 
     Returns:
-        Tuples of a string, a number and a boolean.
+        Tuples of a string, a number, a boolean and a string of words such as "loop".
     """
     signature = tf.saved_model.load(path).signatures["serving_default"]
     outputs = signature(text=tf.constant(texts))
-    columns = [
-        outputs[name].numpy().tolist() for name in ("translation", "score", "truncated")
-    ]
+    names = ("translation", "score", "truncated", "doubts")
+    columns = [outputs[name].numpy().tolist() for name in names]
     return [
-        (translation.decode("utf-8"), score, is_cut)
-        for translation, score, is_cut in zip(*columns, strict=True)
+        (translation.decode(), score, is_cut, doubts.decode())
+        for translation, score, is_cut, doubts in zip(*columns, strict=True)
     ]
 
 
@@ -39,10 +38,12 @@ def main(arguments=None):
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="sentences")
     options = parser.parse_args(arguments)
     results = translate(options.path, options.texts)
-    for number, (translation, score, is_cut) in enumerate(results, start=1):
+    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
             print(f"sentence {number} is too long and was cut", file=sys.stderr)
+        if doubts:
+            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 # Control characters other than tab, characters that end a line or change its direction,
@@ -36,6 +36,12 @@ def in_time(sentences: int, seconds: float, rate: float | None) -> str:
     """Returns how long sentences took; `rate` is their number a second, if known."""
     speed = "start included" if rate is None else f"{rate:.1f} sentences/s"
     return f"{plural(sentences, 'sentence')} in {seconds:.1f} s ({speed})"
+
+
+def in_doubt(counts: Mapping[str, int]) -> str:
+    """Returns how many translations have each of `Translation.doubts`."""
+    found = [f"{name} {count:,}" for name, count in sorted(counts.items())]
+    return f"doubtful: {', '.join(found)}"
 
 
 def plain_console():

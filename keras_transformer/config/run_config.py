@@ -133,6 +133,9 @@ class DecodingConfig(Config):
         above=0.0,
         maximum=1.0,
     )
+    doubt_below: float | None = option(
+        None, "score below which a sentence's translation is doubtful; default none"
+    )
     alignment_layer: int = option(
         -1, "decoder layer of alignments, counted from 0; -1 is the last"
     )

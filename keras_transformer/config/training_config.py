@@ -89,7 +89,21 @@ class TrainingConfig(Config):
     patience: int | None = option(
         None, "stop after this many intervals without a better `monitor`", minimum=1
     )
-    bleu_sentences: int = option(200, "validation pairs used for BLEU", minimum=1)
+    bleu_sentences: int = option(
+        200, "validation pairs used for BLEU and for doubts", minimum=1
+    )
+    hold_out: int | None = option(
+        None,
+        "pairs to take out of the training pairs for validation; default, without "
+        "validation pairs, a hundredth, from 50 to 2000, and none of fewer than 500",
+        minimum=0,
+    )
+    test_size: int = option(
+        0,
+        "pairs to take out of the training pairs as a test set, test.tsv in the run, "
+        "which is scored at the end",
+        minimum=0,
+    )
     ema_decay: float | None = option(
         None,
         "decay of a moving average of the weights, which is validated and saved",

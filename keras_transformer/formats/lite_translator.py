@@ -24,9 +24,11 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
+    from keras_transformer.text.doubts import best_place, doubts_of
     from keras_transformer.text.sentences import GLUE, PLACE, SentenceSplitter
     from keras_transformer.text.spans import PIECES, Hidden, SpanFinder
 else:  # Beside copies of these files.
+    from doubts import best_place, doubts_of
     from sentences import GLUE, PLACE, SentenceSplitter
     from spans import PIECES, Hidden, SpanFinder
     from translation import TextTranslator, check_integer
@@ -138,19 +140,23 @@ class LiteTranslator(TextTranslator):
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
         # The end and padding are control pieces, which have no text.
+        texts = [self._target.decode(several.tolist()) for several in ids]
         restored = [
-            [
-                self._spans.restored(text, one.spans)
-                for text in self._target.decode(several)
-            ]
-            for several, one in zip(ids.tolist(), hidden, strict=True)
+            [self._spans.restored(text, one.spans) for text in several]
+            for several, one in zip(texts, hidden, strict=True)
         ]
         if name == "nbest":
+            translations = [[text for text, _ in several] for several in restored]
+            for row, several in zip(scores, translations, strict=True):
+                row[[text in several[:i] for i, text in enumerate(several)]] = -np.inf
             return {
-                "translations": [[text for text, _ in several] for several in restored],
+                "translations": translations,
                 "scores": scores,
                 "truncated": truncated,
                 "lost": [[lost for _, lost in several] for several in restored],
+                # What the model saw and said.
+                "seen": seen,
+                "said": texts,
             }
         best = {
             "translation": [text for (text, _), *_ in restored],
@@ -187,17 +193,26 @@ class LiteTranslator(TextTranslator):
             between = [part.replace(GLUE, "") for part in row[1::2]]
             parts.append((list(map(Hidden, row[::2], spans)), between))
         marked = [self._spans.marked(one) for row, _ in parts for one in row]
-        found = iter(self._rows("nbest", {"texts": marked}))
+        found = iter(self._rows("nbest", {"texts": marked}, n_best=self.most))
+        lowest = self.description["search"]["doubt_below"]
         outputs = collections.defaultdict(list)
         for row, between in parts:
-            best = [next(found) for _ in row]
-            translations = [one["translations"][0] for one in best]
-            scores = [one["scores"][0] for one in best]
+            best = []
+            doubts = set()
+            for _ in row:
+                one = next(found)
+                place = best_place(one["seen"], one["said"], one["lost"])
+                names = "translations", "scores", "lost"
+                best.append([one["truncated"], *(one[name][place] for name in names)])
+                said = one["said"][place]
+                doubts |= {*doubts_of(one["seen"], said, one["scores"][place], lowest)}
+            truncated, translations, scores, lost = zip(*best, strict=True)
             whole = zip(translations, between, strict=True)
             outputs["translation"].append("".join(itertools.chain(*whole)))
             outputs["score"].append(min(scores))
-            outputs["truncated"].append(any(one["truncated"] for one in best))
-            outputs["lost"].append([span for one in best for span in one["lost"][0]])
+            outputs["truncated"].append(any(truncated))
+            outputs["doubts"].append(" ".join(sorted(doubts)))
+            outputs["lost"].append(list(itertools.chain(*lost)))
             outputs["sources"].append(list(map(self._spans.source, row)))
             outputs["translations"].append(translations)
             outputs["scores"].append(scores)
@@ -301,6 +316,9 @@ def main(arguments: list[str] | None = None) -> int:
             if best.truncated:
                 what = "sentence" if options.texts else "line"
                 message = f"warning: {what} {number} is too long and was cut"
+                print(message, file=sys.stderr)  # noqa: T201
+            if best.doubts:
+                message = f"warning: {number} is doubtful: {', '.join(best.doubts)}"
                 print(message, file=sys.stderr)  # noqa: T201
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

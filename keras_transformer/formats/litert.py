@@ -37,7 +37,7 @@ from keras_transformer.nn.kernels.keras_private import (
 from keras_transformer.search import translation
 from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
-from keras_transformer.text import sentences, spans
+from keras_transformer.text import doubts, sentences, spans
 from keras_transformer.text.sentences import sentence_rules
 from keras_transformer.text.spans import span_rules
 
@@ -124,9 +124,8 @@ def export_litert(
     with creating_directory(path) as temporary:
         (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
         shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
-        shutil.copyfile(translation.__file__, temporary / "translation.py")
-        shutil.copyfile(sentences.__file__, temporary / "sentences.py")
-        shutil.copyfile(spans.__file__, temporary / "spans.py")
+        for module in (translation, sentences, spans, doubts):
+            shutil.copy(module.__file__, temporary)
         description = {
             "format": lite_translator.FORMAT,
             **describe(translator, temporary, quantize, languages),

@@ -14,6 +14,7 @@ from keras_transformer.files import digest, locking, read_json, write_json
 SUMMARY = "summary.json"
 DATA = "data.json"
 SCORES = "scores.json"
+TEST = "test.tsv"
 
 
 def check_new_directory(directory: Path):

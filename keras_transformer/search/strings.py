@@ -8,6 +8,7 @@ is handled by TensorFlow.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from keras import ops
 
 from keras_transformer.models.searchable import Searchable
 from keras_transformer.search.generator import Generator
+from keras_transformer.text.doubts import DOUBTS
+from keras_transformer.text.doubts_in_graph import doubts_of
 from keras_transformer.text.sentences import GLUE, PLACE, sentence_rules
 from keras_transformer.text.sentences_in_graph import sentences_of
 from keras_transformer.text.spans import PIECES, span_rules
@@ -113,18 +116,13 @@ class StringSearch:
         return _Sentences(hidden, between, spans, seen)
 
     def translations(self, sentences):
-        """Returns `translation`, `score` and `truncated` of sentences [N].
-
-        They are what the model sees, and so are the translations.
-        """
+        """Returns of each sentence [N], as the model sees it, what `_taken` does."""
         order = tf.argsort(tf.strings.length(sentences), stable=True)
         ordered = tf.gather(sentences, order)
 
         def add(start, known):
             batch = ordered[start : start + BATCH_SIZE]
-            source = self.seen_ids(batch)
-            result = self.called(self.generator.search, source.ids, source.lengths)
-            found = _first_of(self.outputs(source, result))
+            found = _taken(self, batch)
             joined = {
                 name: tf.concat([values, found[name]], axis=0)
                 for name, values in known.items()
@@ -135,13 +133,14 @@ class StringSearch:
             "translation": tf.constant([], tf.string),
             "score": tf.constant([], tf.float32),
             "truncated": tf.constant([], tf.bool),
+            "doubts": tf.zeros([0, len(DOUBTS)], tf.bool),
         }
-        any_size = tf.TensorShape([None])
+        any_size = {n: tf.TensorShape([None, *x.shape[1:]]) for n, x in nothing.items()}
         _, found = tf.while_loop(
             lambda start, _: start < tf.size(sentences),
             add,
             [0, nothing],
-            shape_invariants=[tf.TensorShape([]), dict.fromkeys(nothing, any_size)],
+            shape_invariants=[tf.TensorShape([]), any_size],
         )
         places = tf.argsort(order)
         return {name: tf.gather(values, places) for name, values in found.items()}
@@ -157,8 +156,14 @@ class StringSearch:
         lost = tf.RaggedTensor.from_row_splits(
             lost.flat_values, tf.gather(lost.row_splits, hidden.row_splits)
         )
+        doubts = tf.reduce_any(
+            hidden.with_flat_values(found["doubts"]), axis=1
+        )  # (B, 4)
+        named = tf.broadcast_to(tf.constant(DOUBTS), tf.shape(doubts))
+        named = tf.ragged.boolean_mask(named, doubts)
         outputs = {
             "translation": tf.strings.reduce_join(whole, axis=1),
+            "doubts": tf.strings.reduce_join(named, axis=1, separator=" "),
             "score": tf.reduce_min(scores, axis=1),
             "truncated": tf.reduce_any(truncated, axis=1),
             "sources": hidden.with_flat_values(sources).to_tensor(),
@@ -184,7 +189,13 @@ class StringSearch:
             "truncated": source.truncated,
         }
         if spans is None:
-            return outputs
+            given, carried = (
+                getattr(self.tokenizers, side).spans for side in ("source", "target")
+            )
+            had = tf.reduce_any(source.ids[:, :, None] == tf.constant(given), axis=1)
+            has = tf.reduce_any(ids[..., None] == tf.constant(carried), axis=2)
+            is_lossy = tf.reduce_any(had[:, None] & ~has, axis=2)  # (B, n_best)
+            return outputs | {"is_lossy": is_lossy}
         lost = lost.to_tensor()
         return self.with_lost(
             outputs, tf.reshape(lost, (batch, count, tf.shape(lost)[1]))
@@ -215,8 +226,9 @@ def translate(search, text):
     """Translates texts [B] of any length, sentence by sentence.
 
     Returns `translation` [B], `score` [B], the lowest of its sentences, `truncated`
-    [B]; of the K sentences `sources`, `translations` and `scores` [B, K]; and the spans
-    that the translation has not, `lost` [B, None].
+    [B], `doubts` [B], words with a space between; of the K sentences `sources`,
+    `translations` and `scores` [B, K]; and the spans that the translation has not,
+    `lost` [B, None].
     """
     sentences = search.sentences(text)
     return search.joined(sentences, search.translations(sentences.seen))
@@ -226,17 +238,65 @@ def nbest(search, text, n_best=None):
     """Translates strings [B].
 
     Returns `translations` and `scores` [B, n_best], `lost` [B, n_best, None], the spans
-    that each lacks, and `truncated` [B].
+    that each lacks, and `truncated` [B]. A text that several outputs spell stands once:
+    other places have score -inf.
     """
+    return _found(search, search.source_ids(text), n_best)
+
+
+def _found(search, source, n_best=None):
+    """Returns the outputs of `nbest` for the ids of sources."""
     generator = search.generator
-    source = search.source_ids(text)
     result = search.called(
         generator.search,
         source.ids,
         source.lengths,
         n_best=n_best or generator.config.num_best,
     )
-    return search.outputs(source, result)
+    outputs = search.outputs(source, result)
+    texts = outputs["translations"]  # (B, N)
+    count = tf.shape(texts)[1]
+    place = tf.range(count)
+    is_better = place < place[:, None]
+    is_known = tf.reduce_any((texts[:, :, None] == texts[:, None]) & is_better, axis=2)
+    order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
+    once = {
+        "translations": tf.where(is_known, "", texts),
+        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
+    }
+    return outputs | {
+        name: tf.gather(values, order, batch_dims=1)
+        for name, values in (outputs | once).items()
+        if name != "truncated"
+    }
+
+
+def _taken(search, sentences):
+    """Returns what is taken of the hypotheses for sentences [N], and its `doubts`.
+
+    It is the best that is not empty, does not loop and has lost no span; without any,
+    the best of those with the least faults.
+    """
+    found = _found(search, search.seen_ids(sentences))
+    texts = found["translations"]  # (N, n_best)
+    count = tf.shape(texts)[1]
+    doubts = doubts_of(
+        tf.repeat(sentences, count),
+        tf.reshape(texts, [-1]),
+        tf.reshape(found["scores"], [-1]),
+        search.generator.config.doubt_below,
+    )
+    doubts = tf.reshape(doubts, [-1, count, len(DOUBTS)])
+    is_bad = doubts[..., DOUBTS.index("empty")] | doubts[..., DOUBTS.index("loop")]
+    is_bad |= found["scores"] == -math.inf
+    faults = 2 * tf.cast(is_bad, tf.int32) + tf.cast(found["is_lossy"], tf.int32)
+    place = tf.argmin(faults, axis=1)  # The first.
+    return {
+        "translation": tf.gather(texts, place, batch_dims=1),
+        "score": tf.gather(found["scores"], place, batch_dims=1),
+        "truncated": found["truncated"],
+        "doubts": tf.gather(doubts, place, batch_dims=1),
+    }
 
 
 def complete(search, text, prefix):

@@ -29,13 +29,15 @@ class Sentence(NamedTuple):
 class Translation(NamedTuple):
     """A translation and its score: log-probability (nats) over length penalty.
 
-    That of a text has its sentences, and the lowest of their scores.
+    That of a text has its sentences, the lowest of their scores, and what is doubtful.
     """
 
     text: str
     score: float
     truncated: bool  #: whether the source, or a prefix, was too long and was cut
     sentences: tuple[Sentence, ...] = ()
+    #: "copy", "empty", "loop", "score" or "lost", if that is so of one of the sentences
+    doubts: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()  #: spans of the source that it lacks, such as a URL
 
 
@@ -106,6 +108,12 @@ class TextTranslator:
         as they were, and so do `terms`, as their values, and `dont_translate`: whole
         words, the longest first, in any case if theirs is small letters. What the
         translation lacks of all these is `lost`.
+
+        Of the hypotheses the best is taken that is not empty, does not loop and has
+        lost nothing. The `doubts` say what is likely wrong: a part is said again and
+        again ("loop"), nothing is said ("empty"), the source is repeated ("copy"), the
+        score is below the search's `doubt_below`, which a run learns from its
+        validation ("score"), or something is lost ("lost").
         """
         terms = as_terms(terms, dont_translate)
         if terms and not self.carries_spans:
@@ -125,7 +133,9 @@ class TextTranslator:
                 for source, translation, score in zip(*columns, strict=True)
                 if source
             )
-            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
+            best = _best_of(row)
+            doubts = (*row["doubts"].split(), *["lost"][: len(best.lost)])
+            results.append(best._replace(sentences=tuple(sentences), doubts=doubts))
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:

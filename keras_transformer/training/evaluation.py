@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import sacrebleu
@@ -12,7 +13,7 @@ from rich import get_console
 from rich.progress import track
 
 from keras_transformer.files import check_file_to_write, replacing
-from keras_transformer.terminal import in_time
+from keras_transformer.terminal import in_doubt, in_time
 from keras_transformer.text.lines import one_line
 
 _EXAMPLES = 3
@@ -33,6 +34,7 @@ class Scores:
         rate: Sentences a second after the first call; `None` if there was no other.
         lowercase_bleu: BLEU in lower case, as some papers report it.
         lowercase_bleu_signature: sacreBLEU's signature of `lowercase_bleu`.
+        doubts: How often each of `Translation.doubts` was found.
         examples: The first sources, their translations and their references.
     """
 
@@ -45,13 +47,15 @@ class Scores:
     lowercase_bleu: float
     lowercase_bleu_signature: str
     rate: float | None = None
+    doubts: dict[str, int] = field(default_factory=dict)
     examples: tuple[tuple[str, str, str], ...] = ()
 
     def __str__(self):
+        doubts = f"\n{in_doubt(self.doubts)}" if self.doubts else ""
         return (
             f"BLEU {self.bleu:.2f}  {self.bleu_signature}\n"
             f"chrF {self.chrf:.2f}  {self.chrf_signature}\n"
-            f"{in_time(self.sentences, self.seconds, self.rate)}"
+            f"{in_time(self.sentences, self.seconds, self.rate)}{doubts}"
         )
 
 
@@ -93,16 +97,20 @@ def evaluate(
     if show_progress and get_console().is_terminal:
         starts = track(starts, description="translating", transient=True)
     times = [time.monotonic()]
-    translations = []
+    found = []
+    translate = getattr(translate, "translate", translate)
     for start in starts:
-        translations += translate(sources[start : start + _CHUNK])
+        found += translate(sources[start : start + _CHUNK])
         times.append(time.monotonic())
     rate = None
     if len(sources) > _CHUNK:
         rate = (len(sources) - _CHUNK) / max(times[-1] - times[1], 1e-9)
+    translations = [one if isinstance(one, str) else one.text for one in found]
+    doubts = Counter(doubt for one in found for doubt in getattr(one, "doubts", ()))
     if output is not None:
         write_lines(output, translations)
     scores = {"sentences": len(rows), "seconds": times[-1] - times[0], "rate": rate}
+    scores["doubts"] = dict(doubts)
     for name, metric in (
         ("bleu", sacrebleu.BLEU()),
         ("chrf", sacrebleu.CHRF()),

@@ -67,6 +67,7 @@ class Job:
     config: RunConfig
     validation: ParallelText | None
     console: Console
+    test: ParallelText | None = None
     tokenizers: Any = None
     init: Translator | str | Path | None = None
     optimizer: keras.optimizers.Optimizer | None = None
@@ -244,6 +245,8 @@ def _described(job):
         "training": job.text.fingerprint(),
         "validation": job.validation and job.validation.fingerprint(),
     }
+    if job.test is not None:
+        data["test"] = job.test.fingerprint()
     for kind, part in (("optimizer", job.optimizer), ("loss", job.loss)):
         if part is not None:
             import keras  # It is loaded by what was given.
@@ -294,8 +297,8 @@ def _resumed(
     if differing := _differing(config, begun.given(), _CHANGEABLE):
         allowed = ", ".join(sorted(_CHANGEABLE))
         problem = f"other options: {differing}. Only these may change: {allowed}"
-    for part in ("validation", "training"):
-        if was[part] != data[part]:
+    for part in ("training", "validation"):
+        if problem is None and was[part] != data[part]:  # Options may choose pairs.
             problem = f"other {part} data: its lines differ from the given ones"
     for part in ("optimizer", "loss", "model"):
         if was.get(part) != data.get(part):

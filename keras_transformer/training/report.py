@@ -26,9 +26,10 @@ from keras_transformer.config.extras import how_to_install
 from keras_transformer.files import read_json, replacing
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq
-from keras_transformer.search.run_directory import SUMMARY, shown_figure
+from keras_transformer.search.run_directory import SUMMARY, TEST, shown_figure
 from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text import BadLines, Corpus
+from keras_transformer.text.held_out import Split
 from keras_transformer.training.devices import gpu_names
 from keras_transformer.training.state import State, without_progress
 
@@ -74,6 +75,23 @@ def report_data(console: Console, corpora: dict[str, Corpus]):
             f"batches of {plural(len(training.shapes), 'shape')}, with "
             f"{training.padding:.0%} padding",
         )
+
+
+def report_held_out(console: Console, sets: Split, wanted: int | None):
+    """Says what was taken out of the training text, and how to choose that."""
+    numbers = [0 if part is None else part.count() for part in sets[1:3]]
+    if any(numbers):
+        validation, test, others = map("{:,}".format, [*numbers, sets.num_others])
+        say(
+            console,
+            f"held out of the training pairs: {validation} for validation, {test} for "
+            f"{TEST}; {others} with a sentence of these are left out",
+        )
+    if wanted is None:
+        what = "`--valid` gives other validation pairs, `hold_out` 0 takes none"
+        if sets.validation is None:
+            what = "no validation: of so few pairs none are held out (`--valid`)"
+        say(console, what)
 
 
 def report_devices(console: Console, dtype: str):
@@ -340,6 +358,11 @@ def summary_lines(summary: dict[str, Any], directory: str | Path) -> list[str]:
     scores = [f"{name} {shown_figure(x)}" for name, x in summary["final"].items()]
     if scores:
         scores[0] = f"{summary['weights']}: {scores[0]}"
+    if tested := summary.get("test"):
+        scores.append(
+            f"{TEST}: BLEU {tested['bleu']:.2f}, chrF {tested['chrf']:.2f} "
+            f"of {plural(tested['sentences'], 'sentence')}"
+        )
     run, name = map(shlex.quote, (str(directory), Path(directory).absolute().name))
     return [
         f"trained {summary['model']['parameters']:,} parameters: "

@@ -23,6 +23,7 @@ from keras_transformer.search.run_directory import SUMMARY, trained_directory
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plain_console, plural, say, warn
 from keras_transformer.text import open_pairs
+from keras_transformer.text.held_out import split
 from keras_transformer.training.devices import distribution_scope
 from keras_transformer.training.intervals import (
     RunCallbacks,
@@ -33,7 +34,12 @@ from keras_transformer.training.intervals import (
     train_interval,
 )
 from keras_transformer.training.plan import Job, check_directory, plan
-from keras_transformer.training.report import Log, TrainingBar, summary
+from keras_transformer.training.report import (
+    Log,
+    TrainingBar,
+    report_held_out,
+    summary,
+)
 from keras_transformer.training.run import Run, opened, prepared
 from keras_transformer.training.run_model import check_initial
 from keras_transformer.training.state import (
@@ -44,7 +50,7 @@ from keras_transformer.training.state import (
     remove_checkpoints,
     rows_to_average,
 )
-from keras_transformer.training.validation import Validation
+from keras_transformer.training.validation import Validation, doubting, score_test_set
 
 
 def train(
@@ -69,7 +75,7 @@ def train(
     translator: decoding.json and model.keras. `Translator.load(directory)` loads it.
 
     The final weights are the mean of the last checkpoints (`average_checkpoints`). With
-    `validation` pairs the mean is validated too, and the last checkpoint alone is taken
+    validation pairs the mean is validated too, and the last checkpoint alone is taken
     if that is better by `monitor`. A run with `init` then takes the best checkpoints in
     place of the last, unless `average` says otherwise.
 
@@ -90,7 +96,8 @@ def train(
         config: All options, except that the tokenizers determine the vocabulary sizes.
             Default `default_config(directory, init, text)`: those of an existing run,
             those for fine-tuning, or the preset for the number of pairs.
-        validation: Pairs for the loss, accuracy and perplexity of every interval.
+        validation: Pairs for the loss, accuracy and perplexity of every interval;
+            default some of `text`, which are not trained on (`hold_out`).
         console: Rich console for progress; default the terminal.
         tokenizers: A `TokenizerPair`, one tokenizer for both sides as
             `TokenizerPair.of` takes it, or a tuple of two; default learned from `text`.
@@ -181,12 +188,22 @@ def _job(directory, text, config, validation, console, init=None, **others):
     text = open_pairs(text)
     if config is None:
         config = default_config(directory, init, text, console)
+    wanted = config.training.hold_out
     if validation is not None:
         validation = open_pairs(validation)
+        if wanted:
+            raise ValueError(
+                "`hold_out` must be left out or 0 where validation pairs are given. "
+                f"Received: hold_out={wanted}"
+            )
+        wanted = 0
+    sets = split(text, wanted, config.training.test_size)
+    report_held_out(console, sets, wanted)
     return Job(
-        text=text,
+        text=sets.training,
         config=config,
-        validation=validation,
+        validation=sets.validation if validation is None else validation,
+        test=sets.test,
         console=console,
         init=init,
         **others,
@@ -295,7 +312,9 @@ def finish(run: Run, validation: Validation) -> Translator:
         rows, figures = _load_final(run, validation)
     if is_chief:
         remove_checkpoints(run.checkpoints, state.history, 1, options)
-        run.translator.save(run.path)
+        translator = doubting(run)
+        translator.save(run.path)
+        tested = score_test_set(run, translator)
         warmup = options.warmup_steps
         rises = run.job.optimizer is None and state.updates < warmup
         if rises:
@@ -313,10 +332,11 @@ def finish(run: Run, validation: Validation) -> Translator:
             averaged_checkpoints=len(rows),
             final=figures,
             rate_still_rose=rises,
+            **tested,
         )
         write_json(run.path / SUMMARY, facts)
     run.distribution.wait()  # It is written.
-    return run.translator if is_chief else Translator.load(run.path)
+    return translator if is_chief else Translator.load(run.path)
 
 
 def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:

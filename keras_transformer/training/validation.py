@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import keras
+import numpy as np
 
+from keras_transformer.search.run_directory import TEST, record_scores
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
-from keras_transformer.text import BadLines
+from keras_transformer.text import BadLines, open_pairs
 from keras_transformer.training.evaluation import evaluate
+
+# What is lower than this share of the validation's scores is doubtful. Fewer sentences
+# do not say what that is.
+_LOWEST = 0.01
+_FEWEST = 50
 
 
 class Validation:
@@ -25,9 +34,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
-            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
-            # Reads all: the end raises an error if the file has changed.
-            self._pairs = [pair[1:] for pair in pairs][: options.bleu_sentences]
+            self._pairs = _first_pairs(run)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -59,3 +66,45 @@ class Validation:
             "val_bleu": scores.bleu,
             "val_bleu_lowercase": scores.lowercase_bleu,
         }
+
+
+def doubting(run: Any) -> Translator:
+    """Returns the run's translator, which doubts what its validation scores too low.
+
+    That is below the lowest hundredth of the scores, of 50 sentences or more.
+    """
+    translator = run.translator
+    if run.validation is None or run.validation.num_pairs < _FEWEST:
+        return translator
+    say(run.console, "learning from validation sentences which scores are low")
+    sources = [source for source, _ in _first_pairs(run)]
+    found = translator.translate(sources)
+    scores = [sentence.score for one in found for sentence in one.sentences]
+    scores = [score for score in scores if math.isfinite(score)]
+    if not scores:
+        return translator
+    lowest = round(float(np.quantile(scores, _LOWEST)), 3)
+    config = translator.config.replace(doubt_below=lowest)
+    return Translator(translator.model, translator.tokenizers, config)
+
+
+def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
+    """Scores the saved translator on the run's own test set, if it has one.
+
+    Records the scores, and returns them for the summary under "test".
+    """
+    if run.job.test is None:
+        return {}
+    path = run.path / TEST
+    text = open_pairs(path)
+    pairs = [pair[1:] for pair in text.pairs()]
+    scores = dataclasses.asdict(evaluate(translator, pairs))
+    record_scores(run.path, TEST, text.fingerprint(), translator.config, scores)
+    return {"test": scores}
+
+
+def _first_pairs(run):
+    """Returns the first pairs of the validation text."""
+    pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+    # Reads all: the end raises an error if the file has changed.
+    return [pair[1:] for pair in pairs][: run.config.training.bleu_sentences]

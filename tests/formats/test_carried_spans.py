@@ -109,7 +109,7 @@ def test_litert_does_as_the_live_translator(lite_export, monkeypatch):
         ids = np.where(source == SWAP[0], SWAP[1], source)
         return {"ids": ids[:, None], "scores": np.zeros([len(ids), 1], np.float32)}
 
-    lite._signatures = {"translate": copy}
+    lite._signatures = {"nbest": copy}
     assert_found(lite)
 
 

@@ -24,10 +24,13 @@ TEXTS = ["Ein Bär.", "", 'a "quoted" text\n', "🐈"]
 
 
 def translation(text):
-    """What the servers of this file answer; they cut texts of more than 5 letters."""
-    return text.upper(), -0.5 * len(text), len(text) > 5
+    """What the servers of this file answer; they cut and doubt long texts."""
+    doubts = "loop score" if len(text) > 6 else ""
+    return text.upper(), -0.5 * len(text), len(text) > 5, doubts
 
 
+CUT = "sentence {} is too long and was cut\n"
+DOUBTED = "translation {} is doubtful: loop score\n"
 EXPECTED = [translation(text) for text in TEXTS]
 
 
@@ -50,7 +53,7 @@ class RestServer(http.server.BaseHTTPRequestHandler):
         if self.path != "/v1/models/tiny:predict":
             return 404, {"error": "Servable not found for request: Latest(huge)"}
         results = [translation(instance["text"]) for instance in body["instances"]]
-        names = ("translation", "score", "truncated")
+        names = ("translation", "score", "truncated", "doubts")
         return 200, {
             "predictions": [dict(zip(names, row, strict=True)) for row in results]
         }
@@ -89,6 +92,7 @@ def grpc_server():
                 "translation": tf.string,
                 "score": tf.float32,
                 "truncated": tf.bool,
+                "doubts": tf.string,
             }
             response = predict_pb2.PredictResponse()
             for i, (name, dtype) in enumerate(types.items()):
@@ -132,7 +136,7 @@ def test_a_client_returns_and_prints_translations_and_an_error_in_a_line(
     assert client.translate(TEXTS, "tiny", address, batch_size=3) == EXPECTED
     assert sizes() == [4, 3, 1]
     client.main(["--server", address, "--model", "tiny", "ab", "letters"])
-    told = "sentence 2 is too long and was cut\n"
+    told = CUT.format(2) + DOUBTED.format(2)
     assert capsys.readouterr() == ("-1.000  AB\n-3.500  LETTERS\n", told)
     with pytest.raises(SystemExit, match="error: .*ervable not found"):
         client.main(["--server", address, "--model", "huge", "a"])
@@ -165,9 +169,7 @@ def test_the_client_in_javascript_prints_translations_and_an_error_in_a_line(
     done = run_in_node(url, "tiny", *TEXTS)
     assert done.returncode == 0
     assert done.stderr == "".join(
-        f"sentence {number} is too long and was cut\n"
-        for number, (_, _, is_cut) in enumerate(EXPECTED, start=1)
-        if is_cut
+        words.format(number) for number in (1, 3) for words in (CUT, DOUBTED)
     )
     assert done.stdout == "".join(f"{text}\n" for text, *_ in EXPECTED)
     instances = [{"text": text} for text in TEXTS]

@@ -2,13 +2,16 @@
 
 import functools
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator
+from keras_transformer import LiteTranslator, Translator
+from keras_transformer.search import strings
 from keras_transformer.search.strings import SIGNATURES
+from keras_transformer.text.spans import finder
 from tests import tiny_run
 from tests.nn.kernels.ways import eagerly
 from tests.nn.layers.reference_weights import model_weights_of
@@ -66,7 +69,7 @@ def test_alignments_are_the_attention_of_the_reference():
     for text, mean, per_head in zip(
         texts, first.align(texts), first.align(texts, per_head=True), strict=True
     ):
-        assert mean.translation == translator(2)([text])[0]
+        assert mean.translation == translator(2).nbest([text])[0][0].text
         source = ids_of(first.tokenizers.source, text, 32)
         assert mean.source_tokens == pieces(source)
         target = [known[token] for token in mean.target_tokens]
@@ -162,7 +165,7 @@ def test_the_signatures_are_those_of_the_table(signatures):
     best = {"translation": text, "score": number, "lost": texts}
     several = {"translations": texts, "scores": numbers}
     expected = {
-        "serving_default": best | several | {"sources": texts},
+        "serving_default": best | several | {"sources": texts, "doubts": text},
         "complete": best, "sample": best,
         "nbest": several | {"lost": ("string", 3)},
         "score": {
@@ -267,3 +270,68 @@ def test_sampling_with_odd_temperatures_is_greedy_or_wild(signatures):
     assert [text.decode() for text in outputs["translation"][:4]] == [greedy] * 4
     assert outputs["translation"][4].decode() != greedy
     assert np.all(np.isfinite(outputs["score"]))
+
+
+# What the beam spells, best first, with the scores -1 to -4; what is taken, its doubts.
+HYPOTHESES = {
+    "a b c": (["x x x x", "", "y", "z"], 2, "score"),
+    "a b": (["x x x x", "x x x x", "", ""], 0, "loop"),
+    "d e f": (["D E F", "y", "z", "z"], 0, "copy"),
+    "g": (["", "", "y", "y"], 2, "score"),
+}
+
+
+def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(monkeypatch):
+    """By the graph and by LiteRT's client; the n best have no text twice."""
+    search = translator(beam_size=4, doubt_below=-2.5)._search
+    texts = list(HYPOTHESES)
+    scores = [-1.0, -2.0, -3.0, -4.0]
+
+    def outputs(sources, ids):
+        rows = [HYPOTHESES[text.decode()][0] for text in sources.ids.numpy()]
+        return {
+            "translations": tf.constant(rows),
+            "scores": tf.constant([scores] * len(rows)),
+            "truncated": tf.fill([len(rows)], False),
+            "is_lossy": tf.fill([len(rows), 4], False),
+        }
+
+    def ids_of(texts):
+        is_cut = tf.fill(tf.shape(texts), False)
+        return SimpleNamespace(ids=texts, lengths=texts, truncated=is_cut)
+
+    monkeypatch.setattr(search, "source_ids", ids_of)
+    monkeypatch.setattr(search, "seen_ids", ids_of)
+    monkeypatch.setattr(search, "called", lambda *_, **__: None)
+    monkeypatch.setattr(search, "outputs", outputs)
+    expected = [
+        (several[place], scores[place], doubts)
+        for several, place, doubts in HYPOTHESES.values()
+    ]
+    found = strings.as_arrays(strings.translate(search, tf.constant(texts)))
+    columns = found["translation"], found["score"], found["doubts"]
+    assert list(zip(*columns, strict=True)) == expected
+    found = strings.as_arrays(strings.nbest(search, tf.constant(texts[1:3])))
+    assert found["translations"].tolist() == [
+        ["x x x x", "", "", ""], ["D E F", "y", "z", ""]
+    ]  # fmt: skip
+    assert found["scores"].tolist() == [
+        [-1, -3, -np.inf, -np.inf], [-1, -2, -3, -np.inf]
+    ]  # fmt: skip
+
+    lite = object.__new__(LiteTranslator)
+    lite.description = {"max_source_length": 9, "search": {"doubt_below": -2.5}}
+    lite.most = 4
+    lite._splitter = SimpleNamespace(split=lambda text, _: [text, ""])
+    lite._spans = finder()
+
+    def rows(name, columns, n_best):
+        same = {"scores": scores, "truncated": False, "lost": [[]] * 4}
+        for text in columns["texts"]:
+            said = HYPOTHESES[text][0]
+            yield same | {"translations": said, "said": said, "seen": text}
+
+    monkeypatch.setattr(lite, "_rows", rows)
+    found = lite._of_texts(texts)
+    columns = found["translation"], found["score"], found["doubts"]
+    assert list(zip(*columns, strict=True)) == expected

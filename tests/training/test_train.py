@@ -273,7 +273,7 @@ def test_without_options_the_number_of_pairs_chooses_the_preset(tmp_path):
 def test_a_dry_run_names_sizes_that_the_text_lacks_and_the_corpora_of_a_mix(tmp_path):
     for size, why in ((9000, "has no more"), (100, "needs one for each character")):
         config = tiny_run.CONFIG.with_options(vocabulary_size=size)
-        line = said_by_dry_run(tmp_path / "run", config, None)[1]
+        line = said_by_dry_run(tmp_path / "run", config, None)[2]
         assert re.fullmatch(rf"learned \d+ pieces, not {size:,}: the text {why}", line)
     path = tiny_run.write_pairs(tmp_path / "domain.tsv", tiny_run.VALID)
     mixed = mixed_pairs([(tiny_run.TRAIN, 1), (path, 4)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,9 @@ from keras_transformer.apps.bulk.translate_texts import (
 )
 from keras_transformer.config.options import check_number
 from keras_transformer.files import check_another_file, read_json, write_json
+from keras_transformer.text.doubts import doubts_of
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import BadLines, open_pairs
-
-# A translation loops if a sequence of `_WORDS` words occurs `_MORE` times more than any
-# does in its source.
-_WORDS = 4
-_MORE = 2
 
 
 def distill(
@@ -44,9 +39,8 @@ def distill(
     3.3): of the teacher's N best, the translation nearest to the reference.
 
     Empty translations are left out, and those that loop (Raunak et al., 2021,
-    https://arxiv.org/abs/2104.06683): some four words in a row occur at least two times
-    more than any four do in the source. Memory is constant, and an interrupted call
-    resumes, as with `translate_file`.
+    https://arxiv.org/abs/2104.06683), as `Translation.doubts` says it. Memory is
+    constant, and an interrupted call resumes, as with `translate_file`.
 
     Args:
         teacher: A `Translator`, also of an ensemble, or one of an export.
@@ -146,14 +140,6 @@ def _line(source, reference, found):
         score = sacrebleu.CHRF().sentence_score
         texts.sort(key=lambda text: -score(text, [reference]).score)
     best = texts[0]
-    loops = _most(best) - max(1, _most(source)) >= _MORE
-    if loops or not best.strip():
+    if {"empty", "loop"} & {*doubts_of(source, best)}:
         return None
     return found[0]._replace(text=f"{source}\t{best}")
-
-
-def _most(text):
-    """Returns how often the most frequent sequence of four words occurs."""
-    words = text.split() if " " in text else list(text)
-    sequences = zip(*(words[start:] for start in range(_WORDS)), strict=False)
-    return max(Counter(sequences).values(), default=0)

@@ -10,8 +10,9 @@ import itertools
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -28,7 +29,7 @@ from keras_transformer.files import (
     write_json,
 )
 from keras_transformer.search.translation import Translation
-from keras_transformer.terminal import in_time
+from keras_transformer.terminal import in_doubt, in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
@@ -56,7 +57,8 @@ class BulkSummary:
     left_out: int = 0  #: lines without a translation of use, of `distill`
     truncated: int = 0  #: lines of the source that were too long and were cut
     first_truncated: int | None = None  #: the first of them, counted from 1
-    lost: int = 0  #: lines whose translation lacks a span, such as a URL, or a term
+    #: how many lines have each of `Translation.doubts`
+    doubts: dict[str, int] = field(default_factory=dict)
     #: Lines a second after the first window, which also loads and compiles.
     rate: float | None = None
 
@@ -72,8 +74,8 @@ class BulkSummary:
                 f"; {self.truncated:,} of all were too long and were cut, the first is "
                 f"number {self.first_truncated:,}"
             )
-        if self.lost:
-            text += f"; the translations of {self.lost:,} of all lack a span or a term"
+        if self.doubts:
+            text += f"; {in_doubt(self.doubts)}"
         return text
 
 
@@ -189,7 +191,7 @@ def translate_texts(
         seconds=times[-1] - times[0],
         truncated=done.truncated,
         first_truncated=done.first_truncated,
-        lost=done.lost,
+        doubts=done.doubts,
         rate=rate,
     )
 
@@ -301,7 +303,7 @@ class _Done(NamedTuple):
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
-    lost: int = 0  # lines whose translation lacks a span
+    doubts: dict[str, int] = {}  # how many lines have each
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
@@ -414,7 +416,9 @@ class _PartialOutput(contextlib.AbstractContextManager):
             for number, found in enumerate(translations, start=1)
             if getattr(found, "truncated", False)
         ]
-        lost = sum(bool(getattr(found, "lost", ())) for found in translations)
+        doubts = Counter(self.done.doubts)
+        for found in translations:
+            doubts.update(getattr(found, "doubts", ()))
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
@@ -431,7 +435,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             fingerprint=self._fingerprint,
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
-            lost=self.done.lost + lost,
+            doubts=dict(doubts),
         )
         write_json(self._sidecar, self.done._asdict())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import sys
+from collections import Counter
 from pathlib import Path
 
 from keras_transformer.apps.cli.flags import (
@@ -125,7 +126,8 @@ def translate(options):
         _found_by(translator, options), texts, window=window
     )
     results = []
-    cut = lost = 0
+    cut = 0
+    doubts = Counter()
     for number, (found, text) in enumerate(
         zip(translations, sources, strict=True), start=1
     ):
@@ -139,11 +141,11 @@ def translate(options):
         if found[0].truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")
-        if found[0].lost:
-            lost += 1
-            what = " and ".join(found[0].lost)
-            print_warning(f"the translation of {name}{number} lacks {what}")
-    counts = {"truncated": cut, "lost": lost}
+        doubts.update(found[0].doubts)
+        if found[0].doubts:
+            words = ", ".join([*found[0].doubts, *found[0].lost])
+            print_warning(f"the translation of {name}{number} is doubtful: {words}")
+    counts = {"truncated": cut, "doubts": dict(doubts)}
     if options.output is None:
         return {"translations": results} | counts
     load_module("training.evaluation").write_lines(options.output, results)
@@ -221,7 +223,7 @@ def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
     alternatives = [{"text": one.text, "score": one.score} for one in found]
     best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
-    best["lost"] = found[0].lost
+    best |= {"doubts": found[0].doubts, "lost": found[0].lost}
     if sentences := found[0].sentences:
         best["sentences"] = [sentence._asdict() for sentence in sentences]
     return best if n_best is None else best | {"n_best": alternatives}

@@ -7,6 +7,7 @@ import {
   nameOf,
   offer,
   replaceIfChanged,
+  said,
   scored,
   showLanguages,
   tell,
@@ -150,12 +151,19 @@ function showNote() {
   );
   const where = (places) => (lines.length > 1 ? `Line ${places.join(", ")}` : "The text");
   const parts = [];
+  let isDoubtful = false;
+  for (const [place, result] of results.entries()) {
+    const doubts = (isNew(result) && result.translations[0]?.doubts) || [];
+    if (doubts.length === 0) continue;
+    isDoubtful = true;
+    parts.push(`${where([place + 1])} has a doubtful translation: ${said(doubts)}.`);
+  }
   if (none.length > 0) parts.push(`${where(none)}: no translation was found.`);
   if (lost.length > 0) parts.push(`The translation lacks ${lost.join(" and ")}.`);
   if (!isDone) parts.push("Translating …");
   else if (source.value.trim() !== "") parts.push(`Translated in ${Math.round(duration())} ms.`);
   tell(note, parts.join(" "));
-  note.classList.toggle("warning", none.length + lost.length > 0);
+  note.classList.toggle("warning", isDoubtful || none.length + lost.length > 0);
 }
 
 function isNew(result) {

@@ -38,6 +38,18 @@ export function scored({ text, score }, language) {
   return [words, " ", number];
 }
 
+const DOUBTS = {
+  copy: "a sentence may not be translated",
+  empty: "a sentence has no translation",
+  loop: "it repeats itself",
+  score: "it is less probable than most",
+};
+
+/** Returns the doubts of a translation in words. */
+export function said(doubts) {
+  return doubts.map((doubt) => DOUBTS[doubt]).join(", ");
+}
+
 /** Offers sentences to be translated by a click; hidden where there are none. */
 export function offer(sentences, language, choose) {
   const buttons = sentences.map((text) => {

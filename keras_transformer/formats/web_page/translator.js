@@ -5,13 +5,15 @@
  * translator.json says with which files, lengths and ids.
  */
 
+import { bestPlace, doubtsOf } from "./doubts.js";
 import { SentencePiece } from "./sentencepiece.js";
 import { GLUE, PLACE, SentenceSplitter } from "./sentences.js";
 import { SpanFinder } from "./spans.js";
 
 const DESCRIPTION = "translator.json";
-const NOTHING = { text: "", score: -Infinity, lost: [] }; // Where the search found none.
 const MOST_SPANS = 8; // Of a sentence.
+// Where the search found none.
+const NOTHING = { text: "", score: -Infinity, doubts: ["empty"], lost: [] };
 
 export class Translator {
   #description;
@@ -42,9 +44,10 @@ export class Translator {
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{text: string, score: number, lost: string[]}[]>} The translations
-   *   of a sentence, best first; none if the search found none. Of several sentences the
-   *   best, joined, with the lowest of their scores. A text with nothing but spaces has
+   * @returns {Promise<{text: string, score: number, doubts: string[], lost: string[]}[]>}
+   *   The translations of a sentence, best first, but after those with the least faults;
+   *   none if the search found none. Of several sentences the best, joined, with the
+   *   lowest of their scores and all their doubts. A text with nothing but spaces has
    *   itself, with score 0. `lost` are spans, such as URLs, that a translation lacks.
    */
   async translate(text) {
@@ -74,15 +77,16 @@ export class Translator {
     }
     const best = results.map(([first]) => first ?? NOTHING);
     const score = Math.min(0, ...best.map((one) => one.score));
+    const doubts = [...new Set(best.flatMap((one) => one.doubts))].sort();
     const lost = best.flatMap((one) => one.lost);
-    return [{ text: joined(best.map((one) => one.text)), score, lost }];
+    return [{ text: joined(best.map((one) => one.text)), score, doubts, lost }];
   }
 
   /** Returns the translations of a sentence of a hidden text, best first. */
   async #alternatives(sentence) {
     const seen = this.#finder.seen(sentence);
     const { ids } = sourceIds(this.#source, seen, this.#description);
-    if (ids.length <= 1) return [{ text: "", score: 0, lost: [] }];
+    if (ids.length <= 1) return [{ text: "", score: 0, doubts: [], lost: [] }];
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -97,17 +101,23 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    return this.#translations(found, scores, sentence.spans);
+    const all = this.#translations(seen, found, scores, sentence.spans);
+    const said = all.map((one) => one.said);
+    const place = bestPlace(seen, said, all.map((one) => one.lost));
+    return [...all.splice(place, 1), ...all];
   }
 
-  #translations(ids, scores, spans) {
+  #translations(seen, ids, scores, spans) {
     const width = ids.length / scores.length;
     const translations = [];
     scores.forEach((score, i) => {
       if (!Number.isFinite(score)) return; // A place that no hypothesis has taken.
       const row = ids.subarray(i * width, (i + 1) * width);
       const text = textOf(this.#target, row, this.#description);
-      translations.push({ ...this.#finder.restored(text, spans), score });
+      const doubts = doubtsOf(seen, text, score, this.#description.search.doubt_below);
+      const restored = this.#finder.restored(text, spans);
+      if (translations.some((one) => one.text === restored.text)) return;
+      translations.push({ ...restored, said: text, score, doubts });
     });
     return translations;
   }

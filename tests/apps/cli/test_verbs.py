@@ -215,7 +215,7 @@ class Input(io.TextIOWrapper):
 def translating(monkeypatch):
     """Makes `translate` use a function of texts, whatever model it is given.
 
-    It cuts texts of more than 100 characters.
+    It cuts texts of more than 100 characters, and doubts "la la".
     """
 
     def use_function(call):
@@ -227,7 +227,11 @@ def translating(monkeypatch):
 
             def translate(self, texts):
                 rows = zip(texts, call(texts), strict=True)
-                return [Translation(x, -0.5, len(text) > 100) for text, x in rows]
+                doubts = {"la la": ("loop", "score"), "hm": ("score",)}
+                return [
+                    Translation(x, -0.5, len(text) > 100, (), doubts.get(x, ()))
+                    for text, x in rows
+                ]
 
         monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
 
@@ -278,7 +282,8 @@ def test_terms_come_from_a_file_and_what_was_lost_is_told(
     class Translating:
         def translate(self, texts, terms, dont_translate):
             text = f"{terms} {dont_translate}"
-            return [Translation(text, -0.5, False, lost=("router",)) for _ in texts]
+            one = Translation(text, -0.5, False, doubts=("lost",), lost=("router",))
+            return [one for _ in texts]
 
     monkeypatch.setattr(use_verbs, "load_translator", lambda _: Translating())
     monkeypatch.setattr(use_verbs, "_fingerprint", lambda *_: "")
@@ -290,14 +295,37 @@ def test_terms_come_from_a_file_and_what_was_lost_is_told(
     assert result["translations"][0]["text"] == (
         "{'router': 'Router', 'big house': 'großes Haus'} ['Acme']"
     )
-    assert result["lost"] == 1 and result["translations"][0]["lost"] == ["router"]
-    assert told == (
-        "keras-transformer: warning: the translation of sentence 1 lacks router\n"
-    )
+    assert result["doubts"] == {"lost": 1}
+    assert result["translations"][0]["lost"] == ["router"]
+    assert told.endswith("translation of sentence 1 is doubtful: lost, router\n")
     words += "--input", source, "--output", tmp_path / "out.txt"
     result, told = objects(capsys, *words)
-    assert result["lost"] == 2
-    assert "the translations of 2 of all lack a span or a term" in told
+    assert result["doubts"] == {"lost": 2}
+    assert "; doubtful: lost 2" in told
+
+
+def test_doubts_are_told_by_their_number_and_counted(
+    tmp_path, capsys, translating, monkeypatch
+):
+    monkeypatch.setattr(use_verbs, "_fingerprint", lambda *_: "")
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a\nla la\nhm\n", "utf-8")
+    translating(lambda texts: texts)
+    result, told = objects(capsys, "translate", "any", "a", "la la", "hm")
+    assert [one["doubts"] for one in result["translations"]] == [
+        [], ["loop", "score"], ["score"]
+    ]  # fmt: skip
+    counts = {"loop": 1, "score": 2}
+    assert result["doubts"] == counts and result["truncated"] == 0
+    said = "keras-transformer: warning: the translation of sentence "
+    assert told == f"{said}2 is doubtful: loop, score\n{said}3 is doubtful: score\n"
+    words = "translate", "any", "--input", source, "--output", output
+    result, told = objects(capsys, *words)
+    assert result["doubts"] == counts
+    assert "; doubtful: loop 1, score 2" in told
+    test = tiny_run.write_pairs(tmp_path / "test.tsv", [("la la", "b"), ("hm", "c")])
+    assert run("evaluate", "any", "--test", test) == 0
+    assert "\ndoubtful: loop 1, score 2\n" in capsys.readouterr().out
 
 
 def test_evaluate_leaves_out_the_lines_that_validation_does(
@@ -449,7 +477,7 @@ def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
     monkeypatch.setattr(use_verbs, "load_translator", lambda _: translator)
     result, _ = objects(capsys, "translate", "any", "a")
     expected = {"source": "a", "text": "", "score": None, "truncated": False}
-    assert result["translations"] == [expected]
+    assert result["translations"] == [expected | {"doubts": [], "lost": []}]
     monkeypatch.setattr("sys.stdout", None)
     assert run("translate", "any", "a", "--json") == 1
     assert "Standard output must be open" in capsys.readouterr().err

@@ -1,7 +1,7 @@
 /** The page of `serve`: it asks the export's signatures for what is typed, and shows what comes. */
 
 import { AttentionMap } from "./attention.js";
-import { copy, debounced, element, nameOf, offer, replaceIfChanged, scored, showLanguages, tell } from "./page.js";
+import { copy, debounced, element, nameOf, offer, replaceIfChanged, said, scored, showLanguages, tell } from "./page.js";
 
 const [source, target, note, way, count, prefix, temperature] = [
   "source", "target", "note", "way", "count", "prefix", "temperature",
@@ -115,6 +115,8 @@ async function showAnswer(asked) {
   }
   const lost = predictions.flatMap(({ lost = [] }) => lost.filter((span) => span));
   if (lost.length > 0) told.unshift(`The translation lacks ${lost.join(" and ")}.`);
+  const doubts = predictions.flatMap((row) => (row.doubts ? row.doubts.split(" ") : []));
+  if (doubts.length > 0) told.unshift(`The translation is doubtful: ${said(doubts)}.`);
   if (error === undefined && translations.length === 0) told.unshift("No translation was found.");
   show(translations, told.join(" "), error !== undefined || told.length > 1);
   if (translations.length === 0) return;

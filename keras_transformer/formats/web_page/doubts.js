@@ -1,0 +1,40 @@
+/** What is doubtful about a translation, as `keras_transformer/text/doubts.py` says it. */
+
+const LONGEST_LOOP = 16; // words
+const WIDE = /([\u3040-\u30ff\u3400-\u9fff])/g;
+
+/** Returns "copy", "empty", "loop" and "score", as far as a translation deserves them. */
+export function doubtsOf(source, translation, score = 0, lowest = null) {
+  const [ofSource, words] = [wordsOf(source), wordsOf(translation)];
+  const found = {
+    copy: ofSource.length > 2 && source.toLowerCase() === translation.toLowerCase(),
+    empty: ofSource.length > 0 && words.length === 0,
+    loop: loops(words) && !loops(ofSource),
+    score: score < (lowest ?? -Infinity),
+  };
+  return Object.keys(found).filter((doubt) => found[doubt]);
+}
+
+/** Returns the first place of the translations with the least faults, or 0. */
+export function bestPlace(source, translations, lost) {
+  const isBad = (doubt) => doubt === "empty" || doubt === "loop";
+  const faults = translations.map((one, place) => {
+    return 2 * doubtsOf(source, one).some(isBad) + (lost[place].length > 0);
+  });
+  return Math.max(faults.indexOf(Math.min(...faults)), 0);
+}
+
+function wordsOf(text) {
+  return text.replace(WIDE, " $1 ").match(/[^ \t\n\v\f\r]+/g) ?? [];
+}
+
+function loops(words) {
+  for (let size = 1; size <= LONGEST_LOOP; size++) {
+    let equal = 0;
+    for (let i = size; i < words.length; i++) {
+      equal = words[i] === words[i - size] ? equal + 1 : 0;
+      if (equal === Math.max(2 * size, 3)) return true;
+    }
+  }
+  return false;
+}
