@@ -65,8 +65,8 @@ def site(tmp_path_factory, node_modules):
 
 
 PAGE = {
-    "LICENSE", "app.js", "index.html", "page.js", "sentencepiece.js", "sentences.js",
-    "style.css", "sw.js", "translator.js", "worker.js",
+    "LICENSE", "app.js", "doubts.js", "index.html", "page.js", "sentencepiece.js",
+    "sentences.js", "style.css", "sw.js", "translator.js", "worker.js",
 }  # fmt: skip
 LITERT = {"core.js", "wasm-utils.js"} | {
     f"litert_wasm_{kind}internal.{end}"

@@ -162,7 +162,7 @@ def test_the_signatures_are_those_of_the_table(signatures):
     expected = {
         "complete": best, "sample": best,
         "serving_default": best
-        | {"sources": texts, "translations": texts, "scores": numbers},
+        | {"doubts": text, "sources": texts, "translations": texts, "scores": numbers},
         "nbest": {"translations": texts, "scores": numbers},
         "score": {
             "log_probability": number, "tokens": texts,
