@@ -202,8 +202,8 @@ def _taken(search, sentences):
     )
     doubts = tf.reshape(doubts, [-1, count, len(DOUBTS)])
     is_bad = doubts[..., DOUBTS.index("empty")] | doubts[..., DOUBTS.index("loop")]
-    is_bad |= found["scores"] == -math.inf
-    place = tf.argmin(tf.cast(is_bad, tf.int32), axis=1)  # The first.
+    # The first that is not; a place without a hypothesis is empty.
+    place = tf.argmin(tf.cast(is_bad, tf.int32), axis=1)
     return {
         "translation": tf.gather(texts, place, batch_dims=1),
         "score": tf.gather(found["scores"], place, batch_dims=1),
