@@ -24,10 +24,10 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
-    from keras_transformer.text.doubts import best_place, doubts_of
+    from keras_transformer.text.doubts import taken_of
     from keras_transformer.text.sentences import SentenceSplitter
 else:  # Beside copies of these files.
-    from doubts import best_place, doubts_of
+    from doubts import taken_of
     from sentences import SentenceSplitter
     from translation import TextTranslator, check_integer
 
@@ -162,24 +162,16 @@ class LiteTranslator(TextTranslator):
         outputs = collections.defaultdict(list)
         for row in parts:
             best = [next(found) for _ in row[::2]]
-            places = [
-                best_place(sentence, one["translations"])
+            taken = [
+                taken_of(sentence, one["translations"], one["scores"], lowest)
                 for sentence, one in zip(row[::2], best, strict=True)
             ]
-            translations, scores = (
-                [one[name][place] for one, place in zip(best, places, strict=True)]
-                for name in ("translations", "scores")
-            )
-            doubts = set().union(
-                *map(
-                    doubts_of, row[::2], translations, scores, itertools.repeat(lowest)
-                )
-            )
+            translations, scores, doubts = zip(*taken, strict=True)
             whole = zip(translations, row[1::2], strict=True)
             outputs["translation"].append("".join(itertools.chain(*whole)))
             outputs["score"].append(min(scores))
             outputs["truncated"].append(any(one["truncated"] for one in best))
-            outputs["doubts"].append(" ".join(sorted(doubts)))
+            outputs["doubts"].append(" ".join(sorted({*itertools.chain(*doubts)})))
             outputs["sources"].append(row[::2])
             outputs["translations"].append(translations)
             outputs["scores"].append(scores)
@@ -275,7 +267,8 @@ def main(arguments: list[str] | None = None) -> int:
                 message = f"warning: {what} {number} is too long and was cut"
                 print(message, file=sys.stderr)  # noqa: T201
             if best.doubts:
-                message = f"warning: {number} is doubtful: {', '.join(best.doubts)}"
+                doubts = ", ".join(best.doubts)
+                message = f"warning: translation {number} is doubtful: {doubts}"
                 print(message, file=sys.stderr)  # noqa: T201
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

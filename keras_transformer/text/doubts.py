@@ -38,15 +38,22 @@ def doubts_of(
     )
 
 
-def best_place(source: str, translations: Sequence[str]) -> int:
-    """Returns the first place of a translation that is not empty and does not loop.
+def taken_of(
+    source: str,
+    translations: Sequence[str],
+    scores: Sequence[float],
+    lowest: float | None = None,
+) -> tuple[str, float, tuple[str, ...]]:
+    """Returns the first translation that is not empty and does not loop, or the first.
 
-    Without any it is 0.
+    Its score and its doubts come with it.
     """
-    for place, translation in enumerate(translations):
-        if not {"empty", "loop"} & {*doubts_of(source, translation)}:
-            return place
-    return 0
+    found = [
+        (translation, score, doubts_of(source, translation, score, lowest))
+        for translation, score in zip(translations, scores, strict=True)
+    ]
+    good = (one for one in found if not {"empty", "loop"} & {*one[2]})
+    return next(good, found[0])
 
 
 def words_of(text: str) -> list[str]:

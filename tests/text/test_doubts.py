@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.formats import web
 from keras_transformer.text import doubts_in_graph
-from keras_transformer.text.doubts import DOUBTS, best_place, doubts_of
+from keras_transformer.text.doubts import DOUBTS, doubts_of, taken_of
 
 SIXTEEN = " ".join("abcdefghijklmnop")
 FOUND = {
@@ -47,9 +47,10 @@ def test_a_low_score_is_a_doubt_and_the_first_good_hypothesis_is_taken():
     assert doubts_of("a", "b", -1.5, -1.25) == ("score",)
     assert doubts_of("a", "b", -1.25, -1.25) == ()
     assert doubts_of("a b c", "", -np.inf, -1.25) == ("empty", "score")
-    assert best_place("a b", ["", "x x x x", "y", "z"]) == 2
-    assert best_place("a b", ["x x x x", ""]) == 0
-    assert best_place("", ["", "y"]) == 0
+    row = taken_of("a b", ["", "x x x x", "y", "z"], [-1, -2, -3, -4], -2.5)
+    assert row == ("y", -3, ("score",))
+    assert taken_of("a b", ["x x x x", ""], [-1, -2]) == ("x x x x", -1, ("loop",))
+    assert taken_of("", ["", "y"], [0, -1]) == ("", 0, ())
 
 
 @functools.cache
@@ -68,7 +69,9 @@ def rows_and_doubts():
     rows = [(*row, draw.choice([-0.5, -1.5]), -1.0) for row in rows]
     found = [doubts_of(*row) for row in rows]
     assert all(sum(doubt in row for row in found) > 30 for doubt in DOUBTS)
-    places = [best_place(row[0], [row[1], "well", row[0]]) for row in rows]
+    places = [
+        -taken_of(row[0], [row[1], "well", row[0]], [0, -1, -2])[1] for row in rows
+    ]
     return rows, found, places
 
 
