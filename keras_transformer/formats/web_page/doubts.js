@@ -31,7 +31,7 @@ function loops(words) {
     let equal = 0;
     for (let i = size; i < words.length; i++) {
       equal = words[i] === words[i - size] ? equal + 1 : 0;
-      if (equal === Math.max(2 * size, 3)) return true;
+      if (equal === 2 * size) return true;
     }
   }
   return false;
