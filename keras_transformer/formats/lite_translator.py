@@ -24,11 +24,11 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import TextTranslator, check_integer
-    from keras_transformer.text.doubts import best_place, doubts_of
+    from keras_transformer.text.doubts import taken_of
     from keras_transformer.text.sentences import GLUE, PLACE, SentenceSplitter
     from keras_transformer.text.spans import PIECES, Hidden, SpanFinder
 else:  # Beside copies of these files.
-    from doubts import best_place, doubts_of
+    from doubts import taken_of
     from sentences import GLUE, PLACE, SentenceSplitter
     from spans import PIECES, Hidden, SpanFinder
     from translation import TextTranslator, check_integer
@@ -198,20 +198,19 @@ class LiteTranslator(TextTranslator):
         outputs = collections.defaultdict(list)
         for row, between in parts:
             best = []
-            doubts = set()
             for _ in row:
                 one = next(found)
-                place = best_place(one["seen"], one["said"], one["lost"])
+                columns = (one[name] for name in ("seen", "said", "scores", "lost"))
+                place, doubts = taken_of(*columns, lowest)
                 names = "translations", "scores", "lost"
-                best.append([one["truncated"], *(one[name][place] for name in names)])
-                said = one["said"][place]
-                doubts |= {*doubts_of(one["seen"], said, one["scores"][place], lowest)}
-            truncated, translations, scores, lost = zip(*best, strict=True)
+                taken = (one[name][place] for name in names)
+                best.append((one["truncated"], doubts, *taken))
+            truncated, doubts, translations, scores, lost = zip(*best, strict=True)
             whole = zip(translations, between, strict=True)
             outputs["translation"].append("".join(itertools.chain(*whole)))
             outputs["score"].append(min(scores))
             outputs["truncated"].append(any(truncated))
-            outputs["doubts"].append(" ".join(sorted(doubts)))
+            outputs["doubts"].append(" ".join(sorted({*itertools.chain(*doubts)})))
             outputs["lost"].append(list(itertools.chain(*lost)))
             outputs["sources"].append(list(map(self._spans.source, row)))
             outputs["translations"].append(translations)
@@ -318,7 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
                 message = f"warning: {what} {number} is too long and was cut"
                 print(message, file=sys.stderr)  # noqa: T201
             if best.doubts:
-                message = f"warning: {number} is doubtful: {', '.join(best.doubts)}"
+                doubts = ", ".join(best.doubts)
+                message = f"warning: translation {number} is doubtful: {doubts}"
                 print(message, file=sys.stderr)  # noqa: T201
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201

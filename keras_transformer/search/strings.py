@@ -288,9 +288,9 @@ def _taken(search, sentences):
     )
     doubts = tf.reshape(doubts, [-1, count, len(DOUBTS)])
     is_bad = doubts[..., DOUBTS.index("empty")] | doubts[..., DOUBTS.index("loop")]
-    is_bad |= found["scores"] == -math.inf
+    # The first with the least; a place without a hypothesis is empty.
     faults = 2 * tf.cast(is_bad, tf.int32) + tf.cast(found["is_lossy"], tf.int32)
-    place = tf.argmin(faults, axis=1)  # The first.
+    place = tf.argmin(faults, axis=1)
     return {
         "translation": tf.gather(texts, place, batch_dims=1),
         "score": tf.gather(found["scores"], place, batch_dims=1),

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 
 DOUBTS = ("copy", "empty", "loop", "score")
-LONGEST_LOOP = 16  # words
+# Words. Of 460,000 pairs of Tatoeba no side loops beside the other.
+LONGEST_LOOP = 16
 # Each character of Chinese and Japanese is a word.
 WIDE = "([\u3040-\u30ff\u3400-\u9fff])"
 
@@ -22,8 +23,8 @@ def doubts_of(
     """Returns which of `DOUBTS` a sentence's translation deserves.
 
     It is a copy if it is the source, of more than two words, whatever their case. It
-    loops if up to 16 words stand in it three times in a row, a single one four times,
-    and none do in the source. Its score is doubtful below `lowest`.
+    loops if up to 16 words stand in it three times in a row, and none do in the source.
+    Its score is doubtful below `lowest`.
     """
     words = words_of(translation)
     of_source = words_of(source)
@@ -38,19 +39,27 @@ def doubts_of(
     )
 
 
-def best_place(
-    source: str, translations: Sequence[str], lost: Sequence[Sequence[str]]
-) -> int:
-    """Returns the first place of the translations with the least faults.
+def taken_of(
+    source: str,
+    translations: Sequence[str],
+    scores: Sequence[float],
+    lost: Sequence[Sequence[str]],
+    lowest: float | None = None,
+) -> tuple[int, tuple[str, ...]]:
+    """Returns the place of the first translation with the least faults, and its doubts.
 
     These are to be empty or to loop, and then to have lost something.
     """
+    doubts = [
+        doubts_of(source, translation, score, lowest)
+        for translation, score in zip(translations, scores, strict=True)
+    ]
 
     def faults(place):
-        is_bad = {"empty", "loop"} & {*doubts_of(source, translations[place])}
-        return bool(is_bad), bool(lost[place])
+        return bool({"empty", "loop"} & {*doubts[place]}), bool(lost[place])
 
-    return min(range(len(translations)), key=faults)
+    place = min(range(len(doubts)), key=faults)
+    return place, doubts[place]
 
 
 def words_of(text: str) -> list[str]:
@@ -59,11 +68,11 @@ def words_of(text: str) -> list[str]:
 
 
 def loops(words: Sequence[str]) -> bool:
-    """Returns whether up to 16 words stand three times in a row, or one four times."""
+    """Returns whether up to 16 words stand three times in a row."""
     for size in range(1, LONGEST_LOOP + 1):
         equal = 0  # words in a row that are those of `size` places before
         for word, before in zip(words[size:], words, strict=False):
             equal = equal + 1 if word == before else 0
-            if equal == max(2 * size, 3):
+            if equal == 2 * size:
                 return True
     return False

@@ -36,8 +36,7 @@ def _loop(words):
     same = ids == tf.gather(ids, tf.maximum(before, 0))  # (16, L, N)
     same &= (before >= 0)[:, :, None] & (ids >= 0)
     counts = tf.cumsum(tf.cast(same, tf.int32), axis=1)
-    needed = tf.maximum(2 * size, 3)
-    start = (place - needed)[:, :, None]
+    start = (place - 2 * size)[:, :, None]
     counted = tf.gather(counts, tf.maximum(start[:, :, 0], 0), axis=1, batch_dims=1)
     equal = counts - tf.where(start >= 0, counted, 0)
-    return tf.reduce_any(equal >= needed[:, :, None], axis=[0, 1])
+    return tf.reduce_any(equal >= 2 * size[:, :, None], axis=[0, 1])

@@ -44,7 +44,8 @@ def test_the_description_tells_a_client_what_it_needs(lite_export):
     # Python keeps what it compiles beside translate.py.
     paths = [path for path in lite_export.iterdir() if path.is_file()]
     assert sorted(path.name for path in paths) == [
-        "doubts.py", "joint.model", "model.tflite", "sentences.py", "spans.py", "translate.py",
+        "doubts.py", "joint.model", "model.tflite", "sentences.py", "spans.py",
+        "translate.py",
         "translation.py", "translator.json",
     ]  # fmt: skip
 

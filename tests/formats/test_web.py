@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ai_edge_litert.interpreter import Interpreter
 
 from keras_transformer import DecodingConfig
 from keras_transformer.formats import litert, web
+from keras_transformer.text.sentences import sentence_rules
+from keras_transformer.text.spans import span_rules
 from tests import tiny_run
 from tests.browser import Site, chromium
 from tests.formats.test_web_tokens import cut
@@ -65,8 +68,8 @@ def site(tmp_path_factory, node_modules):
 
 
 PAGE = {
-    "LICENSE", "app.js", "index.html", "page.js", "sentencepiece.js", "sentences.js",
-    "spans.js", "style.css", "sw.js", "translator.js", "worker.js",
+    "LICENSE", "app.js", "doubts.js", "index.html", "page.js", "sentencepiece.js",
+    "sentences.js", "spans.js", "style.css", "sw.js", "translator.js", "worker.js",
 }  # fmt: skip
 LITERT = {"core.js", "wasm-utils.js"} | {
     f"litert_wasm_{kind}internal.{end}"
@@ -120,6 +123,32 @@ def test_the_service_worker_names_this_export_and_its_small_files(site):
     }  # fmt: skip
     assert 'const LITERT = "litert/";' in text
     assert "{version}" not in text and "{files}" not in text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
+def test_the_page_takes_the_first_hypothesis_that_is_not_empty_and_does_not_loop():
+    """And lists no text twice."""
+    facts = {
+        "module": str(web.PAGE / "translator.js"),
+        "rules": {"sentence_rules": sentence_rules(), "span_rules": span_rules()},
+        "texts": ["a b", "A b. C d.", " "],
+        "hypotheses": ["x x x x", "", "y", "y"],
+    }
+    done = subprocess.run(
+        ["node", str(HERE / "hypotheses.mjs")],
+        input=json.dumps(facts),
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    none = {"lost": []}
+    loop = none | {"text": "x x x x", "score": -1, "doubts": ["loop"]}
+    taken = none | {"text": "y", "score": -3, "doubts": ["score"]}
+    assert json.loads(done.stdout) == [
+        [taken, loop, none | {"text": "", "score": -2, "doubts": ["empty"]}],
+        [taken | {"text": "y y"}],
+        [none | {"text": " ", "score": 0, "doubts": []}],
+    ]
 
 
 def test_another_export_is_another_version(tmp_path, site, monkeypatch):

@@ -278,6 +278,7 @@ HYPOTHESES = {
     "a b": (["x x x x", "x x x x", "", ""], 0, "loop"),
     "d e f": (["D E F", "y", "z", "z"], 0, "copy"),
     "g": (["", "", "y", "y"], 2, "score"),
+    "k l": (["lossy", "", "K", "lossy L"], 2, "score"),
 }
 
 
@@ -293,7 +294,7 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(monke
             "translations": tf.constant(rows),
             "scores": tf.constant([scores] * len(rows)),
             "truncated": tf.fill([len(rows)], False),
-            "is_lossy": tf.fill([len(rows), 4], False),
+            "is_lossy": tf.constant([["lossy" in x for x in row] for row in rows]),
         }
 
     def ids_of(texts):
@@ -326,10 +327,12 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(monke
     lite._spans = finder()
 
     def rows(name, columns, n_best):
-        same = {"scores": scores, "truncated": False, "lost": [[]] * 4}
+        same = {"scores": scores, "truncated": False}
         for text in columns["texts"]:
             said = HYPOTHESES[text][0]
-            yield same | {"translations": said, "said": said, "seen": text}
+            lost = [["a"] if "lossy" in x else [] for x in said]
+            more = {"translations": said, "said": said, "lost": lost, "seen": text}
+            yield same | more
 
     monkeypatch.setattr(lite, "_rows", rows)
     found = lite._of_texts(texts)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_transformer.formats import web
 from keras_transformer.text import doubts_in_graph
-from keras_transformer.text.doubts import DOUBTS, best_place, doubts_of
+from keras_transformer.text.doubts import DOUBTS, doubts_of, taken_of
 
 SIXTEEN = " ".join("abcdefghijklmnop")
 FOUND = {
@@ -25,14 +25,14 @@ FOUND = {
     ("Peter Meier", "Peter Meier"): "",
     ("我爱你", "我爱你"): "copy",
     ("ÄH ΣΑΣ xß", "äh σας xß"): "copy",
-    ("Very good.", "sehr sehr sehr gut"): "",
-    ("Very good.", "sehr sehr sehr sehr gut"): "loop",
-    ("no no no no", "nein nein nein nein"): "",
+    ("Very good.", "sehr sehr gut"): "",
+    ("Very good.", "sehr sehr sehr gut"): "loop",
+    ("no no no", "nein nein nein nein"): "",
     ("a b", "so x y x y x z"): "",
     ("a b", "so x y x y x y"): "loop",
     ("a b", f"{SIXTEEN} {SIXTEEN} {SIXTEEN}"): "loop",
     ("a b", f"{SIXTEEN} q {SIXTEEN} q {SIXTEEN} q"): "",
-    ("It costs 1,000,000!", "花费1000000！！！！"): "",
+    ("It costs 1,000,000!", "花费花费1000000！！！！"): "",
     ("Good.", "很好很好很好"): "loop",
     ("Good.", "とても良い、とても良い、とても良い、"): "loop",
 }
@@ -47,12 +47,14 @@ def test_a_low_score_is_a_doubt_and_the_first_good_hypothesis_is_taken():
     assert doubts_of("a", "b", -1.5, -1.25) == ("score",)
     assert doubts_of("a", "b", -1.25, -1.25) == ()
     assert doubts_of("a b c", "", -np.inf, -1.25) == ("empty", "score")
-    assert best_place("a b", ["", "x x x x", "y", "z"], [[]] * 4) == 2
-    assert best_place("a b", ["x x x x", ""], [[]] * 2) == 0
-    assert best_place("", ["", "y"], [[]] * 2) == 0
+    row = ["", "x x x x", "y", "z"]
+    scores, none = [-1, -2, -3, -4], [[]] * 4
+    assert taken_of("a b", row, scores, none, -2.5) == (2, ("score",))
+    assert taken_of("a b", row[1::-1], scores[:2], none) == (0, ("loop",))
+    assert taken_of("", ["", "y"], [0, -1], none) == (0, ())
     # What lost a span is better than what loops, and worse than all else.
-    assert best_place("a b", ["", "x", "y"], [[], ["a"], []]) == 2
-    assert best_place("a b", ["", "x", "y"], [[], ["a"], ["a"]]) == 1
+    assert taken_of("a b", row, scores, [[], [], ["a"], []]) == (3, ())
+    assert taken_of("a b", row, scores, [[], [], ["a"], ["a"]]) == (2, ())
 
 
 @functools.cache
@@ -72,7 +74,9 @@ def rows_and_doubts():
     found = [doubts_of(*row) for row in rows]
     assert all(sum(doubt in row for row in found) > 30 for doubt in DOUBTS)
     lost = [[], ["a"], []]
-    places = [best_place(row[0], [row[1], "well", row[0]], lost) for row in rows]
+    places = [
+        taken_of(row[0], [row[1], "well", row[0]], [0, -1, -2], lost)[0] for row in rows
+    ]
     return rows, found, places
 
 

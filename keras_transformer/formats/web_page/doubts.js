@@ -16,10 +16,10 @@ export function doubtsOf(source, translation, score = 0, lowest = null) {
 }
 
 /** Returns the first place of the translations with the least faults, or 0. */
-export function bestPlace(source, translations, lost) {
+export function bestPlace(translations) {
   const isBad = (doubt) => doubt === "empty" || doubt === "loop";
-  const faults = translations.map((one, place) => {
-    return 2 * doubtsOf(source, one).some(isBad) + (lost[place].length > 0);
+  const faults = translations.map(({ doubts, lost }) => {
+    return 2 * doubts.some(isBad) + (lost.length > 0);
   });
   return Math.max(faults.indexOf(Math.min(...faults)), 0);
 }
@@ -33,7 +33,7 @@ function loops(words) {
     let equal = 0;
     for (let i = size; i < words.length; i++) {
       equal = words[i] === words[i - size] ? equal + 1 : 0;
-      if (equal === Math.max(2 * size, 3)) return true;
+      if (equal === 2 * size) return true;
     }
   }
   return false;

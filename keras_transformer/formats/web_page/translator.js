@@ -102,9 +102,7 @@ export class Translator {
       tensor.delete();
     }
     const all = this.#translations(seen, found, scores, sentence.spans);
-    const said = all.map((one) => one.said);
-    const place = bestPlace(seen, said, all.map((one) => one.lost));
-    return [...all.splice(place, 1), ...all];
+    return [...all.splice(bestPlace(all), 1), ...all];
   }
 
   #translations(seen, ids, scores, spans) {
@@ -117,7 +115,7 @@ export class Translator {
       const doubts = doubtsOf(seen, text, score, this.#description.search.doubt_below);
       const restored = this.#finder.restored(text, spans);
       if (translations.some((one) => one.text === restored.text)) return;
-      translations.push({ ...restored, said: text, score, doubts });
+      translations.push({ ...restored, score, doubts });
     });
     return translations;
   }

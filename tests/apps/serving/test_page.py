@@ -198,6 +198,13 @@ def test_errors_are_told_in_words(url, open_page):
     )
     enter(page, "cut")
     expect(note).to_have_text(re.compile("^The text, .* was too long and is cut. "))
+    enter(page, "doubtful")
+    expect(note).to_have_text(
+        re.compile(
+            "^The translation is doubtful: a sentence may not be translated, it is"
+        )
+    )
+    enter(page, "cut")
     page.get_by_label("How many").fill("99")
     expect(note).to_have_text("How many must be a whole number from 1 to 10.")
     page.get_by_label("How many").fill("4")

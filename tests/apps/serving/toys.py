@@ -41,6 +41,7 @@ class Toy:
             "translation": [text[0].upper() if any(says) else ""],
             "score": [score],
             "truncated": found["truncated"],
+            "doubts": ["copy score" if text[0] == "doubtful" else ""],
             "sources": [sources],
             "translations": [says],
             "scores": [[score] * len(sources)],
