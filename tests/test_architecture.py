@@ -52,8 +52,9 @@ KNOW_ONLY = {
 MODULES_KNOW_ONLY = {
     # They are copied to machines without the package.
     "search.translation": set(),
+    "text.doubts": set(),
     "text.sentences": set(),
-    "formats.lite_translator": {"search.translation", "text.sentences"},
+    "formats.lite_translator": {"search.translation", "text.doubts", "text.sentences"},
 }
 # What a translator is decides what is written, so the writers stand above it. Its
 # method `export` is the only import upwards.
