@@ -596,9 +596,9 @@ NUMBERS = {
     "kt.Corpus.batch, None": "step",
     "kt.Corpus.dataset, None": "first_epoch",
     "kt.Corpus.batches, None, first=0, number=1": "first number",
-    "kt.learn_tokenizers, []": "bad_line_budget",
+    "kt.learn_tokenizers, []": "; bad_line_share",
     "training.average_run, 'no', 'never'": "last?-",
-    "bulk.distill, Nobody(), [], 'never'": "best_of bad_line_budget",
+    "bulk.distill, Nobody(), [], 'never'": "best_of; bad_line_share",
     "bulk.translate_file, None, [], 'never'": "window",
     "lambda window: next(bulk.translate_lines(None, [], window=window))": "window",
     "listen": "port",
@@ -708,7 +708,7 @@ def folder(tmp_path_factory):
 # {f} is the folder above, {o} an empty one for output, {s} a SavedModel, {r} a run.
 GOOD = "train --train {f}/good.tsv --run {o}/run --vocabulary-size 300 "
 RAY = "translate {s} --ray-workers "
-STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-budget 0"
+STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-share 0"
 COMMANDS = {
     # Options.
     GOOD + "--d-model 10 --num-heads 3": "`d_model` must be a multiple of `num_heads`",
@@ -738,7 +738,7 @@ COMMANDS = {
     "train --train {f}/cut.tsv.gz " + STRICT: "cut.tsv.gz is a damaged gzip file",
     "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
     GOOD + "--valid {f}/missing.tsv": "missing.tsv: No such file",
-    GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
+    GOOD + "--valid {f}/no_tab.tsv --bad-line-share 0": "no_tab.tsv:2: no tab",
     GOOD + "--max-length 2": "The corpus has no good pair",
     "train --train {f}/good.tsv --run {f}/full": "needs a new or empty directory",
     "train --train {f}/good.tsv --run {f}/good.tsv": "needs a new or empty directory",
@@ -784,8 +784,8 @@ COMMANDS = {
     "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "no SavedModel",
     RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
     "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
-    "evaluate {s} --test {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no",
-    "evaluate {s} --test {f}/good.tsv --bad-line-budget -1": "must be at least 0",
+    "evaluate {s} --test {f}/no_tab.tsv --bad-line-share 0": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/good.tsv --bad-line-share -1": "must be at least 0",
     "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 

@@ -79,8 +79,12 @@ class DataConfig(Config):
         "one per length bucket",
         minimum=1,
     )
-    bad_line_budget: int = option(
-        100, "most bad lines to skip, long pairs not counted (lines)", minimum=0
+    bad_line_share: float = option(
+        0.01,
+        "largest share of bad lines to skip, long pairs not counted; unless it is 0, "
+        "ten lines are always skipped",
+        minimum=0.0,
+        maximum=1.0,
     )
 
 

@@ -18,7 +18,8 @@ import tensorflow as tf
 from keras_transformer.config import DataConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
-from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import SIDES, BadLines
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
@@ -55,7 +56,7 @@ class Corpus:
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:
             ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
-            text, tokenizers, `max_length` and `bad_line_budget` match.
+            text, tokenizers, `max_length` and `bad_line_share` match.
         console: Rich console for a progress bar.
 
     Attributes:
@@ -104,7 +105,7 @@ class Corpus:
         self.config = config = DataConfig() if config is None else config
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
-        self.bad_lines = BadLines(config.bad_line_budget)
+        self.bad_lines = BadLines(config.bad_line_share)
         contents = tokenizers.source.content, tokenizers.target.content
         largest = max(tokenizers.vocabulary_sizes.values()) - 1
         made_of = {
@@ -112,7 +113,7 @@ class Corpus:
             "text": [part.fingerprint() for part, _ in self.text.parts],
             "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
-            "bad_line_budget": config.bad_line_budget,
+            "bad_line_share": config.bad_line_share,
         }
         # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)

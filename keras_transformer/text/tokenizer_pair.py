@@ -10,7 +10,8 @@ from typing import Any
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
-from keras_transformer.text.pairs import SIDES, open_pairs
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import SIDES
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
 
@@ -162,14 +163,14 @@ class TokenizerPair:
 
 
 def learn_tokenizers(
-    text: Any, config: TokenizerConfig | None = None, bad_line_budget: int = 100
+    text: Any, config: TokenizerConfig | None = None, bad_line_share: float = 0.01
 ) -> TokenizerPair:
     """Learns one joint vocabulary from sentence pairs, or one for each side.
 
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
         config: Size and kind of the vocabularies.
-        bad_line_budget: Number of bad lines to skip before an error.
+        bad_line_share: Largest share of bad lines to skip, as in `DataConfig`.
 
     Returns:
         A `TokenizerPair`.
@@ -182,7 +183,7 @@ def learn_tokenizers(
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
-    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
+    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
     text = open_pairs(text)
     config = config or TokenizerConfig()
     # Counting checks that the files are aligned.
@@ -190,7 +191,7 @@ def learn_tokenizers(
     groups = [SIDES] if config.joint_vocabulary else [[side] for side in SIDES]
     tokenizers = []
     for sides in groups:
-        read = functools.partial(text.sentences, sides, bad_line_budget)
+        read = functools.partial(text.sentences, sides, bad_line_share)
         tokenizers.append(Tokenizer(learned(read, config)))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config)
 

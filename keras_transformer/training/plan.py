@@ -22,7 +22,7 @@ from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.files import read_json
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
 from keras_transformer.terminal import plural, say, warn
-from keras_transformer.text.pairs import ParallelText
+from keras_transformer.text.parallel_text import ParallelText
 from keras_transformer.training.state import (
     State,
     StateFiles,
@@ -44,7 +44,7 @@ _FINISHED = ("model.keras", "decoding.json", SUMMARY)  # The summary is written 
 _LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
-_CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
+_CHANGEABLE = {*_LIMITS, "bad_line_share", "nonfinite"}
 # Options that a new run chooses where they are `None`, and keeps.
 _CHOSEN = {
     "data": ("batch_tokens", "batch_shapes"),
@@ -356,8 +356,8 @@ def _initial(init, name, config):
 def _learned(job, config):
     """Returns tokenizers learned from the text, and says where they differ in size."""
     say(job.console, "learning the vocabulary")
-    budget = config.data.bad_line_budget
-    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, budget)
+    share = config.data.bad_line_share
+    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, share)
     asked = tokenizers.config.vocabulary_size
     for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
         why = "has no more" if found < asked else "needs one for each character"

@@ -25,7 +25,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
-            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+            pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_share))
             # Reads all: the end raises an error if the file has changed.
             self._pairs = [pair[1:] for pair in pairs][: options.bleu_sentences]
             greedy = translator.config.replace(beam_size=1, n_best=None)

@@ -186,7 +186,7 @@ def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
     times = set()
     for _ in range(2):
         with pytest.raises(ValueError, match="row 1: target is empty"):
-            tiny_run.run(tmp_path, validation=[("dog", "")], bad_line_budget=0)
+            tiny_run.run(tmp_path, validation=[("dog", "")], bad_line_share=0.0)
         times.add((tmp_path / "corpus/training/pairs.ids").stat().st_mtime_ns)
     assert len(times) == 1
 

@@ -37,8 +37,8 @@ def evaluate(options):
         check_another_file(options.output, options.test)
     translator, weights = _with_digest(options)
     evaluation = load_module("training.evaluation")
-    text = load_pairs(options.test, options.columns)
-    bad_lines = load_module("text").BadLines(options.bad_line_budget)
+    text = load_pairs(options.test, options)
+    bad_lines = load_module("text").BadLines(options.bad_line_share)
     pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
     if bad_lines.count:
         print_warning(f"left out {bad_lines}")
@@ -201,10 +201,10 @@ def distill(options):
     parts = [bulk.model_fingerprint(run, search) for run in options.models]
     summary = bulk.distill(
         teacher,
-        load_pairs(options.train, options.columns),
+        load_pairs(options.train, options),
         options.output,
         best_of=options.best_of,
-        bad_line_budget=options.bad_line_budget,
+        bad_line_share=options.bad_line_share,
         fingerprint=" ".join(parts),
         facts={"command": options.command, "search": teacher.config.to_dict()},
         show_progress=not options.quiet,
