@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MAX_SENTENCE_BYTES = 1 << 16
 EXAMPLES_KEPT = 5
@@ -76,6 +76,7 @@ class ParallelText:
         files: Files of the pairs; empty if they come from Python objects.
         origin: Names of the files, for reports.
         parts: The corpora of a mix with their weights; otherwise this one, weight 1.
+        cleaning: What `clean_pairs` found, if it made this text; printable.
     """
 
     def __init__(
@@ -92,11 +93,20 @@ class ParallelText:
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
         self._known: tuple[int, str] | None = None  # number of lines and digest
+        self.cleaning: Any = None
 
     def place(self, line: int, side: str) -> str:
         """Returns the file and line of a sentence, for messages."""
         path = self.files[-1 if side == "target" else 0] if self.files else None
         return self._place.format(path=path, line=line)
+
+    def with_rows(self, rows: Callable[[], Iterable]) -> ParallelText:
+        """Returns a text of other rows of the same files, for example some of these."""
+        text = copy.copy(self)
+        text._rows = rows
+        text._known = None
+        text.parts = [(text, 1)]
+        return text
 
     def of_mix(self, number):
         """Returns the same rows, whose messages name the corpus `number` of a mix."""
@@ -113,7 +123,7 @@ class ParallelText:
                 reading.
         """
         if self._known is None:
-            for _ in self._read():
+            for _ in self.rows():
                 pass
         return self._known[0]
 
@@ -132,10 +142,10 @@ class ParallelText:
         """
         bad_lines = BadLines(0) if bad_lines is None else bad_lines
         bad_lines.lines += self.count()
-        for line, fields in self._read():
+        for line, fields in self.rows():
             if len(fields) == 2:
-                source = _checked("source", fields[0])
-                target = _checked("target", fields[1])
+                source = checked("source", fields[0])
+                target = checked("target", fields[1])
                 texts, problems = zip(source, target, strict=True)
             else:
                 texts = []
@@ -152,8 +162,11 @@ class ParallelText:
             for side in sides:
                 yield getattr(pair, side)
 
-    def _read(self):
-        """Yields the lines; raises at the end if they changed since the first time."""
+    def rows(self) -> Iterator[tuple[int, Sequence]]:
+        """Yields numbers and fields of all lines.
+
+        Raises `ValueError` at the end if they changed since the first time.
+        """
         digest = hashlib.blake2b(digest_size=16)
         count = 0
         for line, fields in self._rows():
@@ -200,8 +213,8 @@ class Mix(ParallelText):
                 yield from part.pairs(BadLines(1.0))
 
 
-def _checked(side, field):
-    """Returns a field's text and its problem; one of them is `None`."""
+def checked(side: str, field: Any) -> tuple[str | None, str | None]:
+    """Returns a field's text and its problem; one of them is `None`, if not empty."""
     if not isinstance(field, (bytes, str)):
         return None, f"{side} is not text: {field!r:.50}"
     content = _bytes(field)
@@ -214,7 +227,7 @@ def _checked(side, field):
         return None, problem + _windows(content)
     if "\0" in text:
         return None, f"{side} has a NUL character"
-    return (text, None) if text.strip() else (None, f"{side} is empty")
+    return text, None if text.strip() else f"{side} is empty"
 
 
 def _windows(content):

@@ -291,9 +291,6 @@ def _resumed(
     }
     config = config.with_options(**chosen).fitted_to(was["planned_updates"])
     problem = None
-    if differing := _differing(config, begun.given(), _CHANGEABLE):
-        allowed = ", ".join(sorted(_CHANGEABLE))
-        problem = f"other options: {differing}. Only these may change: {allowed}"
     for part in ("validation", "training"):
         if was[part] != data[part]:
             problem = f"other {part} data: its lines differ from the given ones"
@@ -303,6 +300,9 @@ def _resumed(
     if "init" in data and data["init"] != was.get("init"):
         weights = was.get("init", "random")
         problem = f"other initial weights: {weights}"
+    if differing := _differing(config, begun.given(), _CHANGEABLE):
+        allowed = ", ".join(sorted(_CHANGEABLE))
+        problem = f"other options: {differing}. Only these may change: {allowed}"
     if problem:
         raise ValueError(
             f"{directory} holds a run with {problem}. Give the same to resume it, "
