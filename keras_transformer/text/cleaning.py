@@ -229,7 +229,8 @@ def _compare(pairs, rules):
     away = np.abs(ratios - np.median(ratios))
     most = max(np.log(_FACTOR), _DEVIATIONS * np.median(away))
     leave_out("ratio", (away > most) & (lengths.max(axis=1) >= _LONG))
-    firsts = np.unique(pairs["digest"], return_index=True)[1]
+    _, firsts, times = np.unique(pairs["digest"], True, return_counts=True)
     again = np.ones(len(pairs), bool)
     again[firsts] = False
-    leave_out("duplicates", again)
+    # Where every pair comes again, somebody meant it.
+    leave_out("duplicates", again & (times.min() == 1))
