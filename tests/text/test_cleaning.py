@@ -167,6 +167,7 @@ def test_the_screen_has_counts_and_three_examples(tmp_path):
         list(text.pairs())
     assert [pair.line for pair in text.pairs(BadLines(1.0))][-2:] == [300, 306]
     assert text.count() == 302 and text.files == [path]
+    assert text.parts == [(text, 1)]  # Which a `Corpus` reads.
 
 
 def test_a_mix_is_cleaned_corpus_by_corpus():
