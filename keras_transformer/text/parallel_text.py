@@ -223,8 +223,8 @@ def checked(side: str, field: Any) -> tuple[str | None, str | None]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        problem = f"{side} is not valid UTF-8 (byte {error.start + 1})"
-        return None, problem + _windows(content)
+        place = f"byte {error.start + 1}"
+        return None, f"{side} is not valid UTF-8 ({place}){_windows(content)}"
     if "\0" in text:
         return None, f"{side} has a NUL character"
     return text, None if text.strip() else f"{side} is empty"
@@ -236,7 +236,7 @@ def _windows(content):
     odd = sum(letter > "\x7f" for letter in text)
     if 2 * odd > len(text) or "\ufffd" in text:
         return ""
-    return ", but may be Windows-1252, which `encoding` (--encoding cp1252) reads"
+    return ", perhaps Windows-1252 (--encoding cp1252)"
 
 
 def _bytes(field):

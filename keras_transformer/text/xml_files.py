@@ -55,21 +55,18 @@ def _is(name, language):
 def _units(path):
     """Yields the line, the source language, and the text of each language of a unit."""
     source = target = ""
-    lines = []  # where the open elements begin
-    above = []
+    opened = []  # The elements that have begun, and their lines.
     for line, event, element in _elements(path):
         tag = _tag(element)
         if event == "start":
-            above.append(element)
-            lines.append(line)
+            opened.append((element, line))
             if tag == "header":
                 source = element.get("srclang", "")
             elif tag == "file":
                 source = element.get("source-language", "source")
                 target = element.get("target-language", "target")
             continue
-        above.pop()
-        line = lines.pop()
+        _, line = opened.pop()
         if tag not in _UNITS:
             continue
         sides = {}
@@ -83,7 +80,7 @@ def _units(path):
             if language and segments:
                 sides.setdefault(language, _text(segments[0]))
         yield line, source, sides
-        for parent in above[-1:]:
+        for parent, _ in opened[-1:]:
             parent.clear()  # What has been read is forgotten.
 
 

@@ -26,7 +26,7 @@ PAIRS = [("one", "eins"), ('two, "2"', "zwei\tzwo"), ("three\nlines", "drei")]
 EN, DE = (list(side) for side in zip(*PAIRS, strict=True))
 KEYS = {"source_key": "en", "target_key": "de"}
 GENERAL, DOMAIN = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
-WINDOWS = "may be Windows-1252, which `encoding` (--encoding cp1252) reads"
+WINDOWS = "perhaps Windows-1252 (--encoding cp1252)"
 NO_TAB = "no tab, expected source, one tab, target"
 
 
@@ -158,7 +158,7 @@ def test_bad_rows_of_a_csv_file_have_their_line(tmp_path):
         open_pairs(path, **KEYS),
         f"{path}:4: not 2 columns, as the header has",
         f"{path}:5: target is empty",
-        f"{path}:6: source is not valid UTF-8 (byte 3), but {WINDOWS}",
+        f"{path}:6: source is not valid UTF-8 (byte 3), {WINDOWS}",
         f"{path}:7: not 2 columns, as the header has",
     ) == [(2, "a\nb", "x"), (8, "six", "z")]
     # So has a very long field.
@@ -231,7 +231,7 @@ BAD_LINES = [
     (b"only one side", NO_TAB), (b"", NO_TAB),
     (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
     (b"\tb", "source is empty"), (b"a\t \xc2\xa0 ", "target is empty"),
-    (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\), but may be Windows-1252"),
+    (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\), perhaps Windows-1252"),
     (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. It"),
     (b"a\xff\xff\tb", r"source is not valid UTF-8 \(byte 2\)\. It"),
     (b"a\tb\0", "target has a NUL character"),
