@@ -191,9 +191,8 @@ def _script(text):
         return _LATIN * (text.upper() != text.lower())
     scripts = [_script_of(x) for x in set(text) if x.isalpha()]
     script = max(scripts, key=scripts.count, default=0)
-    if script == _LATIN:
-        return script * (scripts.count(script) == len(scripts))
-    return script * (5 * scripts.count(script) >= 4 * len(scripts))
+    share = 1.0 if script == _LATIN else 0.8
+    return script * (scripts.count(script) >= share * len(scripts))
 
 
 @functools.cache

@@ -69,7 +69,10 @@ def write_pairs(
             transient=True,
             disable=not (show_progress and console.is_terminal),
         )
-        found = translate_lines(lambda some: by.score(*_sides(some)), pairs)
+        found = translate_lines(
+            lambda some: by.score(*zip(*(pair[1:] for pair in some), strict=True)),
+            pairs,
+        )
         scores = [score.log_probability / len(score.tokens) for score in found]
         is_likely[np.argsort(scores, kind="stable")[: int(by_share * len(scores))]] = 0
     bad_lines = BadLines(bad_line_share)
@@ -88,8 +91,3 @@ def write_pairs(
         "unlikely": int(np.sum(~is_likely)),
         "bad_lines": bad_lines.count,
     }
-
-
-def _sides(pairs):
-    """Returns the sources and the targets of pairs."""
-    return zip(*(pair[1:] for pair in pairs), strict=True)
