@@ -33,7 +33,8 @@ _PAIR = np.dtype("u1, u8, 2u4, 2u4, u1")
 _PAIR.names = ("rule", "digest", "lengths", "scripts", "likeness")
 _ALIKE, _SAME = 1, 2
 
-_ENTITY = re.compile(r"&(#\d+|#[xX][\da-fA-F]+|\w+);")
+# Or a character of Windows-1252 that was read as Latin-1, such as a quotation mark.
+_ENTITY = re.compile(r"&(#\d+|#[xX][\da-fA-F]+|\w+);|[\x80-\x9f]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # UTF-8 read as Windows-1252. A capital may precede a closing mark, a dash or the sign
 # of a brand, so that these are no evidence.
@@ -150,13 +151,17 @@ def _texts(fields):
 
 
 def _decoded(texts):
-    return [_ENTITY.sub(_character, text) if "&" in text else text for text in texts]
+    return [
+        _ENTITY.sub(_character, text) if "&" in text or not text.isascii() else text
+        for text in texts
+    ]
 
 
 def _character(entity):
     """Returns what an entity stands for; a word that is none stays."""
-    is_one = entity[1][0] == "#" or f"{entity[1]};" in html5
-    return html.unescape(entity[0]) if is_one else entity[0]
+    name = entity[1] or f"#{ord(entity[0])}"
+    is_one = name[0] == "#" or f"{name};" in html5
+    return html.unescape(f"&{name};") if is_one else entity[0]
 
 
 def _judged(texts, rules):
