@@ -606,9 +606,10 @@ NUMBERS = {
     "kt.Corpus.batch, None": "step",
     "kt.Corpus.dataset, None": "first_epoch",
     "kt.Corpus.batches, None, first=0, number=1": "first number",
-    "kt.learn_tokenizers, []": "bad_line_budget",
+    "kt.learn_tokenizers, []": "; bad_line_share",
     "training.average_run, 'no', 'never'": "last?-",
-    "bulk.distill, Nobody(), [], 'never'": "best_of bad_line_budget",
+    "bulk.distill, Nobody(), [], 'never'": "best_of; bad_line_share",
+    "bulk.write_pairs, [], 'never'": "; by_share bad_line_share",
     "bulk.translate_file, None, [], 'never'": "window",
     "lambda window: next(bulk.translate_lines(None, [], window=window))": "window",
     "listen": "port",
@@ -719,7 +720,7 @@ def folder(tmp_path_factory):
 # {f} is the folder above, {o} an empty one for output, {s} a SavedModel, {r} a run.
 GOOD = "train --train {f}/good.tsv --run {o}/run --vocabulary-size 300 "
 RAY = "translate {s} --ray-workers "
-STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-budget 0"
+STRICT = "--run {o}/run --vocabulary-size 300 --bad-line-share 0"
 COMMANDS = {
     # Options.
     GOOD + "--d-model 10 --num-heads 3": "`d_model` must be a multiple of `num_heads`",
@@ -745,11 +746,12 @@ COMMANDS = {
     "train --train {f}/two.de {f}/two.de {f}/two.de --run {o}/run": "two aligned files",
     "train --train {f}/latin1.tsv " + STRICT: "latin1.tsv:2: source is not valid UTF-8",
     "train --train {f}/no_tab.tsv " + STRICT: "no_tab.tsv:2: no tab",
-    "train --train {f}/no_target.tsv " + STRICT: "no_target.tsv:2: target is empty",
+    "train --train {f}/no_target.tsv --keep empty " + STRICT: "no_target.tsv:2: target",
+    GOOD + "--keep doubles": "`keep` must be of entities, empty, control, mojibake, id",
     "train --train {f}/cut.tsv.gz " + STRICT: "cut.tsv.gz is a damaged gzip file",
     "train --train {f}/damaged.tsv.gz " + STRICT: "damaged.tsv.gz is a damaged gzip",
     GOOD + "--valid {f}/missing.tsv": "missing.tsv: No such file",
-    GOOD + "--valid {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no tab",
+    GOOD + "--valid {f}/no_tab.tsv --bad-line-share 0": "no_tab.tsv:2: no tab",
     GOOD + "--max-length 2": "The corpus has no good pair",
     "train --train {f}/good.tsv --run {f}/full": "needs a new or empty directory",
     "train --train {f}/good.tsv --run {f}/good.tsv": "needs a new or empty directory",
@@ -791,14 +793,20 @@ COMMANDS = {
     "translate {s} --input {f}/good.tsv --output {f}/taken": "taken.partial is in the",
     "evaluate {s} --test {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "distill {r} --train {f}/good.tsv --output {f}/good.tsv": "another file than the",
+    "clean {f}/good.tsv --output {f}/good.tsv": "another file than the",
+    "clean {f}/good.tsv --output {o}/a --by {f}/full": "full holds no SavedModel",
+    "clean {f}/good.tsv --output {o}/a --keep x": "or all. Received: x",
+    "clean {f}/good.tsv --output {o}/a --by-share 2": "--by-share: must be at most 1",
+    "clean {f}/no_tab.tsv --output {o}/a --bad-line-share 0": "no_tab.tsv:2: no tab",
+    "clean {f}/good.tsv --output {o}/a --encoding x": "`encoding` must be the name",
     # Ray.
     RAY + "0 --input {f}/good.tsv --output b": "--ray-workers: must be at least 1",
     RAY + "2 dog": "`--ray-workers` needs `--input` and `--output`",
     "translate {r} --ray-workers 2 --input {f}/good.tsv --output b": "no SavedModel",
     RAY + "2 --input {f}/good.tsv --output b --beam-size 2": "Received: beam_size",
     "evaluate {s} --test {f}/missing.tsv": "missing.tsv: No such file",
-    "evaluate {s} --test {f}/no_tab.tsv --bad-line-budget 0": "no_tab.tsv:2: no",
-    "evaluate {s} --test {f}/good.tsv --bad-line-budget -1": "must be at least 0",
+    "evaluate {s} --test {f}/no_tab.tsv --bad-line-share 0": "no_tab.tsv:2: no",
+    "evaluate {s} --test {f}/good.tsv --bad-line-share -1": "must be at least 0",
     "evaluate {s} --test {f}/empty.tsv --output {o}/out": "There are no pairs",
 }
 

@@ -18,6 +18,17 @@ from keras_transformer.config.options import (
 )
 from keras_transformer.config.training_config import TrainingConfig
 
+# What cleaning looks for in training pairs, by its rules.
+CLEANING = {
+    "entities": "entities and misread quotation marks, which are mended",
+    "empty": "one side is empty",
+    "control": "control characters",
+    "mojibake": "characters that were read in a wrong encoding",
+    "identical": "not translated, in more than 1 % of the pairs",
+    "script": "another script than nearly all pairs have there",
+    "ratio": "one side is much too long for the other",
+    "duplicates": "the same pair again",
+}
 # Enough for the 256 bytes and some letters.
 _FEWEST_PIECES = 300
 
@@ -79,9 +90,33 @@ class DataConfig(Config):
         "one per length bucket",
         minimum=1,
     )
-    bad_line_budget: int = option(
-        100, "most bad lines to skip, long pairs not counted (lines)", minimum=0
+    bad_line_share: float = option(
+        0.01,
+        "largest share of bad lines to skip, long pairs not counted; unless it is 0, "
+        "ten lines are always skipped",
+        minimum=0.0,
+        maximum=1.0,
     )
+    keep: str | None = option(
+        None,
+        "what cleaning keeps in spite of its rule, separated by commas: "
+        f"{', '.join(CLEANING)}; or all",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        cleaning_rules(self.keep)
+
+
+def cleaning_rules(keep: str | None) -> list[str]:
+    """Returns the rules of cleaning without those to `keep`, separated by commas."""
+    kept = keep.replace(" ", "").split(",") if keep else []
+    if unknown := set(kept) - {*CLEANING, "all"}:
+        raise ValueError(
+            f"`keep` must be of {', '.join(CLEANING)} or all. Received: "
+            f"{', '.join(sorted(unknown))}"
+        )
+    return [name for name in CLEANING if not {name, "all"} & set(kept)]
 
 
 @documented

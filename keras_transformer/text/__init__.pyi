@@ -1,10 +1,13 @@
+from .cleaning import clean_pairs as clean_pairs
 from .corpus import Corpus as Corpus
 from .pairs import (
+    mixed_pairs as mixed_pairs,
+    open_pairs as open_pairs,
+)
+from .parallel_text import (
     BadLines as BadLines,
     Pair as Pair,
     ParallelText as ParallelText,
-    mixed_pairs as mixed_pairs,
-    open_pairs as open_pairs,
 )
 from .tokenizer import (
     KerasHubTokenizer as KerasHubTokenizer,

@@ -23,7 +23,8 @@ from keras_transformer.text.buckets import (
     check_boundaries,
     few_boundaries,
 )
-from keras_transformer.text.pairs import SIDES, BadLines, open_pairs
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import SIDES, BadLines
 from keras_transformer.text.tokenizer import END_ID, PAD_ID, START_ID, UNKNOWN_ID
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 from keras_transformer.text.views import NUM_VIEWS, PERIOD, SCHEDULE, views_of
@@ -65,7 +66,7 @@ class Corpus:
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:
             ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
-            text, tokenizers, `max_length` and `bad_line_budget` match.
+            text, tokenizers, `max_length` and `bad_line_share` match.
         console: Rich console for a progress bar.
 
     Attributes:
@@ -116,7 +117,7 @@ class Corpus:
         self.seed = seed
         self.static_shapes = static_shapes or config.batch_shapes is not None
         self._num_views = NUM_VIEWS if robust else 1
-        self.bad_lines = BadLines(config.bad_line_budget)
+        self.bad_lines = BadLines(config.bad_line_share)
         contents = tokenizers.source.content, tokenizers.target.content
         largest = max(tokenizers.vocabulary_sizes.values()) - 1
         made_of = {
@@ -124,7 +125,7 @@ class Corpus:
             "text": [part.fingerprint() for part, _ in self.text.parts],
             "tokenizers": [hashlib.blake2b(c).hexdigest() for c in contents],
             "max_length": config.max_length,
-            "bad_line_budget": config.bad_line_budget,
+            "bad_line_share": config.bad_line_share,
             "views": self._num_views,
         }
         # A memory-mapped file outlives its name.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.text.pairs import BadLines, Pair, ParallelText, mixed_pairs
+from keras_transformer.text.pairs import mixed_pairs
+from keras_transformer.text.parallel_text import BadLines, Pair, ParallelText
 
 # The default number for validation is a hundredth of the groups, within these bounds.
 _FEWEST, _MOST = 50, 2000
@@ -113,7 +113,7 @@ def _held_out(pairs, files):
 
 
 def _good_pairs(text):
-    return text.pairs(BadLines(math.inf))
+    return text.pairs(BadLines(1.0))
 
 
 def _digests(text):

@@ -1,4 +1,4 @@
-"""The lines of text files, as bytes.
+"""The lines of text files, as bytes of UTF-8.
 
 Only a line feed ends a line, and a carriage return before it is dropped: no other
 character in a sentence can shift the lines of one file against another.
@@ -6,6 +6,7 @@ character in a sentence can shift the lines of one file against another.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
@@ -15,30 +16,97 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_LINE_BYTES = 1 << 18
+# What a file may begin with. The mark of UTF-32 begins with that of UTF-16.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_SHEET = "save it as tab-separated text or as CSV (UTF-8)"
+_UNPACK = "unpack it first, or pack it with gzip"
+_REFUSED = {
+    b"PK\x03\x04": f"a spreadsheet (.xlsx, .ods) or a .zip: {_SHEET}, or {_UNPACK}",
+    b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": f"a spreadsheet (.xls): {_SHEET}",
+    b"BZh91AY&SY": f"packed with bzip2: {_UNPACK}",
+    b"\xfd7zXZ\x00": f"packed with xz: {_UNPACK}",
+    b"\x28\xb5\x2f\xfd": f"packed with Zstandard: {_UNPACK}",
+}
+_INVALID = b"\x81"  # Neither UTF-8 nor Windows-1252.
+_SAMPLE = 1 << 12  # Bytes that show the encoding of a file.
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[io.BufferedReader]:
-    """Opens a file, gzip or not, after its byte order mark; errors name the file."""
+def unpacked(path: Path) -> Iterator[io.BufferedReader]:
+    """Opens a file, gzip or not; errors name the file. Refuses what is no text."""
     with open(path, "rb") as raw:
         packed = raw.peek(2)[:2] == b"\x1f\x8b"
         # The buffer makes reading line by line several times faster.
         stream = io.BufferedReader(gzip.GzipFile(fileobj=raw)) if packed else raw
         try:
-            if stream.peek(3)[:3] == b"\xef\xbb\xbf":
-                stream.read(3)
+            start = stream.peek(_SAMPLE)
+            for mark, what in _REFUSED.items():
+                if start.startswith(mark):
+                    raise ValueError(f"{path} is {what}.")
             yield stream
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is a damaged gzip file: {error}") from error
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+@contextlib.contextmanager
+def opened(path: Path, encoding: str | None = None) -> Iterator[io.BufferedReader]:
+    """Opens a file as UTF-8 after its byte order mark, which counts before `encoding`.
+
+    Raises `ValueError` if it has none and looks like UTF-16.
+    """
+    with unpacked(path) as stream:
+        start = stream.peek(_SAMPLE)[:_SAMPLE]
+        marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
+        found = next(marked, encoding) or _utf_16(path, start)
+        if found == "utf-8-sig":
+            stream.read(3)
+        elif codecs.lookup(found).name != "utf-8":
+            stream = io.BufferedReader(_Recoded(stream, found))
+        yield stream
+
+
+def _utf_16(path, start):
+    """Returns "utf-8"; raises `ValueError` if every second byte is a NUL."""
+    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+        zeros = start[first::2].count(0)
+        if 2 * zeros > len(start) // 2 and 4 * start.count(0) < 5 * zeros:
+            raise ValueError(
+                f"{path}:1: every second byte is 0, as in UTF-16 without a byte order "
+                f"mark: `encoding` {name!r} (--encoding {name}) reads that."
+            )
+    return "utf-8"
+
+
+class _Recoded(io.RawIOBase):
+    """A stream of another encoding as UTF-8, with `_INVALID` where it is damaged."""
+
+    def __init__(self, stream, encoding):
+        self._text = io.TextIOWrapper(stream, encoding, "replace", newline="")
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        # A character has four bytes at most.
+        content = self._text.read(len(buffer) // 4).encode("utf-8", "surrogatepass")
+        content = content.replace("\ufffd".encode(), _INVALID)
+        buffer[: len(content)] = content
+        return len(content)
+
+
+def read_lines(path: Path, encoding: str | None = None) -> Iterator[bytes]:
     """Yields the lines of a text file, gzip or not, as bytes without line ends.
 
     A byte order mark is dropped, and a line is cut after `MAX_LINE_BYTES`. Raises
-    `ValueError` if the gzip data is damaged.
+    `ValueError` if the gzip data is damaged, or as `opened` does.
     """
-    with opened(path) as stream:
+    with opened(path, encoding) as stream:
         yield from lines_of(stream)
 
 

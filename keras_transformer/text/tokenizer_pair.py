@@ -11,7 +11,8 @@ from typing import Any
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.files import digest, replacing, write_json
-from keras_transformer.text.pairs import SIDES, open_pairs
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import SIDES
 from keras_transformer.text.sentencepiece_model import learned
 from keras_transformer.text.sentences import learned_abbreviations
 from keras_transformer.text.tokenizer import Subwords, Tokenizer, as_tokenizer
@@ -189,7 +190,7 @@ class TokenizerPair:
 def learn_tokenizers(
     text: Any,
     config: TokenizerConfig | None = None,
-    bad_line_budget: int = 100,
+    bad_line_share: float = 0.01,
     robust: bool = False,
 ) -> TokenizerPair:
     """Learns one joint vocabulary from sentence pairs, or one for each side.
@@ -197,7 +198,7 @@ def learn_tokenizers(
     Args:
         text: Pairs, as `open_pairs` returns or takes them.
         config: Size and kind of the vocabularies.
-        bad_line_budget: Number of bad lines to skip before an error.
+        bad_line_share: Largest share of bad lines to skip, as in `DataConfig`.
         robust: Learn from a fifteenth of the sentences in capitals too, which a
             `robust` corpus shows.
 
@@ -212,7 +213,7 @@ def learn_tokenizers(
         >>> pairs = [("Two men are talking.", "Zwei Männer unterhalten sich."), ...]
         >>> tokenizers = learn_tokenizers(pairs, TokenizerConfig(vocabulary_size=4000))
     """
-    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
+    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
     text = open_pairs(text)
     config = config or TokenizerConfig()
     # Counting checks that the files are aligned.
@@ -220,16 +221,16 @@ def learn_tokenizers(
     groups = [SIDES] if config.joint_vocabulary else [[side] for side in SIDES]
     tokenizers = []
     for sides in groups:
-        read = functools.partial(_sentences, text, sides, bad_line_budget, robust)
+        read = functools.partial(_sentences, text, sides, bad_line_share, robust)
         tokenizers.append(Tokenizer(learned(read, config)))
-    sentences = text.sentences(["source"], bad_line_budget)
+    sentences = text.sentences(["source"], bad_line_share)
     abbreviations = learned_abbreviations(itertools.islice(sentences, _SENTENCES))
     return TokenizerPair(tokenizers[0], tokenizers[-1], config, abbreviations)
 
 
-def _sentences(text, sides, bad_line_budget, robust):
+def _sentences(text, sides, bad_line_share, robust):
     """Yields the sentences of a vocabulary; an odd step takes those of both sides."""
-    for number, sentence in enumerate(text.sentences(sides, bad_line_budget)):
+    for number, sentence in enumerate(text.sentences(sides, bad_line_share)):
         yield sentence
         if robust and number % 15 == 0:
             yield sentence.upper()

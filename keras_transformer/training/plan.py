@@ -22,7 +22,7 @@ from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.files import read_json
 from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
 from keras_transformer.terminal import plural, say, warn
-from keras_transformer.text.pairs import ParallelText
+from keras_transformer.text.parallel_text import ParallelText
 from keras_transformer.training.state import (
     State,
     StateFiles,
@@ -44,7 +44,7 @@ _FINISHED = ("model.keras", "decoding.json", SUMMARY)  # The summary is written 
 _LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
-_CHANGEABLE = {*_LIMITS, "bad_line_budget", "nonfinite"}
+_CHANGEABLE = {*_LIMITS, "bad_line_share", "nonfinite"}
 # Options that a new run chooses where they are `None`, and keeps.
 _CHOSEN = {
     "data": ("batch_tokens", "batch_shapes"),
@@ -294,11 +294,8 @@ def _resumed(
     }
     config = config.with_options(**chosen).fitted_to(was["planned_updates"])
     problem = None
-    if differing := _differing(config, begun.given(), _CHANGEABLE):
-        allowed = ", ".join(sorted(_CHANGEABLE))
-        problem = f"other options: {differing}. Only these may change: {allowed}"
-    for part in ("training", "validation"):
-        if problem is None and was[part] != data[part]:  # Options may choose pairs.
+    for part in ("validation", "training"):
+        if was[part] != data[part]:
             problem = f"other {part} data: its lines differ from the given ones"
     for part in ("optimizer", "loss", "model"):
         if was.get(part) != data.get(part):
@@ -306,6 +303,10 @@ def _resumed(
     if "init" in data and data["init"] != was.get("init"):
         weights = was.get("init", "random")
         problem = f"other initial weights: {weights}"
+    # Last, because options choose pairs.
+    if differing := _differing(config, begun.given(), _CHANGEABLE):
+        allowed = ", ".join(sorted(_CHANGEABLE))
+        problem = f"other options: {differing}. Only these may change: {allowed}"
     if problem:
         raise ValueError(
             f"{directory} holds a run with {problem}. Give the same to resume it, "
@@ -359,9 +360,9 @@ def _initial(init, name, config):
 def _learned(job, config):
     """Returns tokenizers learned from the text, and says where they differ in size."""
     say(job.console, "learning the vocabulary")
-    budget = config.data.bad_line_budget
+    share = config.data.bad_line_share
     robust = config.training.robust
-    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, budget, robust)
+    tokenizers = text.learn_tokenizers(job.text, config.tokenizer, share, robust)
     asked = tokenizers.config.vocabulary_size
     for found in sorted({*tokenizers.vocabulary_sizes.values()} - {asked}):
         why = "has no more" if found < asked else "needs one for each character"

@@ -308,7 +308,7 @@ def run_facts(model: keras.Model, corpora: dict[str, Corpus]) -> dict[str, Any]:
     """Returns what is known of a run before it trains, as JSON can hold it."""
     examples = []  # of a model card
     if validation := corpora.get("validation"):
-        pairs = validation.text.pairs(BadLines(validation.config.bad_line_budget))
+        pairs = validation.text.pairs(BadLines(validation.config.bad_line_share))
         examples = [pair[1:] for pair in itertools.islice(pairs, 3)]
     return {
         "model": {

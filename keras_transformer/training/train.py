@@ -22,7 +22,7 @@ from keras_transformer.models.loading import read_config
 from keras_transformer.search.run_directory import SUMMARY, trained_directory
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plain_console, plural, say, warn
-from keras_transformer.text import open_pairs
+from keras_transformer.text import clean_pairs, open_pairs
 from keras_transformer.text.held_out import split
 from keras_transformer.training.devices import distribution_scope
 from keras_transformer.training.intervals import (
@@ -91,7 +91,8 @@ def train(
     first Ctrl-C stop the run after the current batch and save its state.
 
     Args:
-        text: Training pairs, as `open_pairs` returns or takes them.
+        text: Training pairs, as `open_pairs` returns or takes them. `clean_pairs` is
+            applied to them.
         directory: Directory of the run: new, empty, or that of a run to resume.
         config: All options, except that the tokenizers determine the vocabulary sizes.
             Default `default_config(directory, init, text)`: those of an existing run,
@@ -188,6 +189,9 @@ def _job(directory, text, config, validation, console, init=None, **others):
     text = open_pairs(text)
     if config is None:
         config = default_config(directory, init, text, console)
+    text = clean_pairs(text, config.data.keep)
+    for line in str(text.cleaning).splitlines():
+        say(console, line)
     wanted = config.training.hold_out
     if validation is not None:
         validation = open_pairs(validation)

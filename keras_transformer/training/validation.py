@@ -105,6 +105,6 @@ def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
 
 def _first_pairs(run):
     """Returns the first pairs of the validation text."""
-    pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_budget))
+    pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_share))
     # Reads all: the end raises an error if the file has changed.
     return [pair[1:] for pair in pairs][: run.config.training.bleu_sentences]

@@ -37,7 +37,7 @@ ELSEWHERE = {
 # find a run in its place and train none by a command.
 PAGES = {
     "start": "train evaluate translate export",
-    "your_data": "",
+    "your_data": "clean",
     "training": "average evaluate plot",
     "serving": "export translate evaluate translate plot",
     "devices": "export translate evaluate",

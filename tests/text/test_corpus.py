@@ -31,7 +31,7 @@ from tests import tiny_run
 WORDS = "one two three four five six seven eight nine ten".split()
 NUM_PAIRS = 211
 CONFIG = DataConfig(batch_tokens=200)
-STRICT = DataConfig(bad_line_budget=0)
+STRICT = DataConfig(bad_line_share=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -294,7 +294,7 @@ def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
     source, target = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("one\n" + "two " * 20 + "\nthree\n\u200b\nfive\n")
     target.write_text("one\ntwo\n" + "three " * 9 + "\nfour\nfive\n")
-    config = DataConfig(max_length=8, bad_line_budget=1)
+    config = DataConfig(max_length=8, bad_line_share=0.1)
     corpus = Corpus(open_pairs(source, target), tokenizers, config)
     assert (corpus.num_pairs, corpus.bad_lines.count) == (2, 3)
     long = [
@@ -307,8 +307,8 @@ def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
         f"{source}:2: source has {long[0]} {rest}",
         f"{source}:4: source has no visible character",
     ]
-    with pytest.raises(ValueError, match=r":4: .* number 1, .* is 0"):
-        Corpus(corpus.text, tokenizers, config.replace(bad_line_budget=0))
+    with pytest.raises(ValueError, match=r":4: .* bad lines: 3 .* 0 allows 0"):
+        Corpus(corpus.text, tokenizers, config.replace(bad_line_share=0.0))
 
 
 def test_max_length_counts_the_end_token(tokenizers):
@@ -379,14 +379,14 @@ def test_what_a_directory_keeps_is_not_made_again(made, text, tokenizers):
     assert made(tokenizers=other)[1]
 
 
-def test_bad_lines_are_kept_and_the_budget_is_asked_again(tmp_path, tokenizers):
+def test_bad_lines_are_kept_and_the_share_is_asked_again(tmp_path, tokenizers):
     path, options = tmp_path / "a.tsv", {"directory": tmp_path / "corpus"}
     path.write_text("bad\none\ttwo\n")
     bad = f"{path}:1: no tab, expected source, one tab, target"
     for _ in range(2):
         corpus = Corpus(open_pairs(path), tokenizers, **options)
         assert corpus.bad_lines.examples == [bad]
-    with pytest.raises(ValueError, match=r"a\.tsv:1: no tab.*budget` is 0"):
+    with pytest.raises(ValueError, match=r"a\.tsv:1: no tab.*share` 0 allows 0"):
         Corpus(open_pairs(path), tokenizers, STRICT, **options)
     facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
     assert facts["bad_lines"][0] == 1

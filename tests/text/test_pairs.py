@@ -1,8 +1,11 @@
 """Pairs from whatever holds them: `open_pairs` gives the same from each."""
 
+import bz2
 import gzip
+import lzma
 import os
 import sys
+import tracemalloc
 
 import pandas
 import pyarrow
@@ -14,33 +17,34 @@ from keras_transformer.text import (
     ParallelText,
     mixed_pairs,
     open_pairs,
-    pairs,
 )
 from keras_transformer.text import lines as lines_module
+from keras_transformer.text.parallel_text import MAX_SENTENCE_BYTES
 from tests import tiny_run
 
 PAIRS = [("one", "eins"), ('two, "2"', "zwei\tzwo"), ("three\nlines", "drei")]
 EN, DE = (list(side) for side in zip(*PAIRS, strict=True))
 KEYS = {"source_key": "en", "target_key": "de"}
 GENERAL, DOMAIN = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
+WINDOWS = "perhaps Windows-1252 (--encoding cp1252)"
 NO_TAB = "no tab, expected source, one tab, target"
 
 
-def triples(text, budget=0):
+def triples(text, share=0):
     """Line, source and target of each good pair."""
     assert isinstance(text, ParallelText)
-    first, again = ([*text.pairs(BadLines(budget))] for _ in range(2))
+    first, again = ([*text.pairs(BadLines(share))] for _ in range(2))
     assert first == again  # Read again and again, it gives the same.
     return [tuple(pair) for pair in first]
 
 
-def read(text, budget=0):
-    return [pair[1:] for pair in triples(text, budget)]
+def read(text, share=0):
+    return [pair[1:] for pair in triples(text, share)]
 
 
 def checked(text, *bad):
     """The good pairs of a text whose bad lines are these."""
-    bad_lines = BadLines(99)
+    bad_lines = BadLines(1.0)
     found = [tuple(pair) for pair in text.pairs(bad_lines)]
     assert bad_lines.examples == list(bad)
     return found
@@ -112,7 +116,7 @@ def test_a_data_set_of_hugging_face_gives_its_pairs():
 def test_bad_rows_are_named_and_skipped():
     rows = [("one", "eins"), ("two", None), ("", "drei"), ("four", float("nan"))]
     rows += [("five", "fünf", "5"), "six", ("x\ud800", "y"), ("ten", "zehn")]
-    text, bad_lines = open_pairs(rows), BadLines(10)
+    text, bad_lines = open_pairs(rows), BadLines(0.5)
     assert [pair.line for pair in text.pairs(bad_lines)] == [1, 8]
     assert bad_lines.examples == [
         "row 2: target is not text: None",
@@ -122,7 +126,10 @@ def test_bad_rows_are_named_and_skipped():
         "row 6: 1 fields, expected source and target",
     ]
     assert bad_lines.count == 6
-    with pytest.raises(ValueError, match=r"^row 2: target is not text: None\. This"):
+    with pytest.raises(
+        ValueError,
+        match=r"^row 2: target is not text: None\. It is one of bad lines: 1 \(",
+    ):
         read(text)
 
 
@@ -151,7 +158,7 @@ def test_bad_rows_of_a_csv_file_have_their_line(tmp_path):
         open_pairs(path, **KEYS),
         f"{path}:4: not 2 columns, as the header has",
         f"{path}:5: target is empty",
-        f"{path}:6: source is not valid UTF-8 (byte 3)",
+        f"{path}:6: source is not valid UTF-8 (byte 3), {WINDOWS}",
         f"{path}:7: not 2 columns, as the header has",
     ) == [(2, "a\nb", "x"), (8, "six", "z")]
     # So has a very long field.
@@ -172,7 +179,7 @@ def test_columns_of_a_parquet_file(tmp_path, monkeypatch):
     nested = pyarrow.table(
         {"translation": [{"en": s, "de": t} for s, t in PAIRS] + [None]}
     )
-    assert read(open_pairs(parquet(path, nested)), budget=1) == PAIRS
+    assert read(open_pairs(parquet(path, nested)), share=0.01) == PAIRS
     two = pyarrow.table({"en": [*EN, None], "de": [*DE, "x"]})
     text = open_pairs(parquet(path, two))  # Two columns need no names.
     assert len(checked(text, f"{path}: row 4: source is not text: None")) == 3
@@ -211,7 +218,7 @@ def test_files_give_pairs_with_line_numbers(aligned, tsv, end):
 
 
 def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_dropped(aligned):
-    odd = "a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\rh\x00i"
+    odd = "a\u2028b\u2029c\x0bd\x0ce\x1cf\x85g\rhi"
     text = aligned(f"{odd}\r\ntwo \r\r\n", "eins\nzwei\n")
     assert triples(text) == [(1, odd, "eins"), (2, "two \r", "zwei")]
     assert text.count() == 2
@@ -224,7 +231,10 @@ BAD_LINES = [
     (b"only one side", NO_TAB), (b"", NO_TAB),
     (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
     (b"\tb", "source is empty"), (b"a\t \xc2\xa0 ", "target is empty"),
-    (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\)"),
+    (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\), perhaps Windows-1252"),
+    (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. It"),
+    (b"a\xff\xff\tb", r"source is not valid UTF-8 \(byte 2\)\. It"),
+    (b"a\tb\0", "target has a NUL character"),
     (b"\xed\xa0\x80\tb", r"source is not valid UTF-8 \(byte 1\)"),
     (b"a" * 65537 + b"\tb", "source is longer than 65536 bytes"),
     (b"a\t" + b"b" * 900000, "target is longer than 65536 bytes"),
@@ -236,7 +246,7 @@ def test_a_bad_line_is_named_with_its_reason_and_skipped(tsv, content, error):
     text = tsv(b"one\teins\n" + content + b"\nthree\tdrei\n")
     with pytest.raises(ValueError, match=rf"a\.tsv:2: {error}"):
         triples(text)
-    assert triples(text, budget=1) == [(1, "one", "eins"), (3, "three", "drei")]
+    assert triples(text, share=0.01) == [(1, "one", "eins"), (3, "three", "drei")]
     assert text.count() == 3
 
 
@@ -246,16 +256,25 @@ def test_a_bad_side_of_two_files_names_the_file_of_that_side(aligned, tmp_path):
     assert checked(text, *bad) == [(1, "one", "eins")]
 
 
-def test_the_budget_is_skipped_one_more_is_an_error_and_the_report_is_short(tsv):
-    text = tsv("bad\n" * 3 + "one\teins\n")
-    assert len(triples(text, budget=3)) == 1
+@pytest.mark.parametrize("lines, share, allowed", [(2000, 0.01, 20), (40, 0.01, 10)])
+def test_a_share_is_skipped_one_more_is_an_error(tsv, lines, share, allowed):
+    good = "one\teins\n" * (lines - allowed)
+    assert len(triples(tsv("bad\n" * allowed + good), share)) == lines - allowed
     with pytest.raises(ValueError) as caught:
-        triples(text, budget=2)
-    assert str(caught.value).endswith(
-        f"a.tsv:3: {NO_TAB}. This is bad line number 3, and `bad_line_budget` is 2: "
-        "correct the file, or raise `bad_line_budget` to skip more lines."
+        triples(tsv("bad\n" * (allowed + 1) + good[9:]), share)
+    words = str(caught.value)
+    assert (
+        f"a.tsv:{allowed + 1}: {NO_TAB}. It is one of bad lines: {allowed + 1} ("
+        in words
     )
-    bad_lines = BadLines(10)
+    assert words.endswith(
+        f"and {allowed - 4} more). In {lines:,} lines `bad_line_share` 0.01 allows "
+        f"{allowed}: correct the file, or raise `bad_line_share` to skip more."
+    )
+
+
+def test_the_report_of_bad_lines_is_short():
+    bad_lines = BadLines(0.01)
     assert str(bad_lines) == "no bad lines"
     for line in range(1, 8):
         bad_lines.add(f"f:{line}", "why")
@@ -265,14 +284,12 @@ def test_the_budget_is_skipped_one_more_is_an_error_and_the_report_is_short(tsv)
 
 @pytest.mark.parametrize("source_lines, target_lines", [(3, 5), (5, 3), (0, 2)])
 def test_different_numbers_of_lines_are_an_error(aligned, source_lines, target_lines):
-    text, seen = aligned("x\n" * source_lines, "y\n" * target_lines), []
+    text = aligned("x\n" * source_lines, "y\n" * target_lines)
     error = rf"a\.en has {source_lines} lines but .*a\.de has {target_lines}:"
     with pytest.raises(ValueError, match=error):
         text.count()
     with pytest.raises(ValueError, match=error):
-        for pair in text.pairs(BadLines(100)):
-            seen.append(pair.line)
-    assert seen == list(range(1, min(source_lines, target_lines) + 1))
+        next(text.pairs(BadLines(1.0)))  # Before anything is done with a pair.
 
 
 DAMAGES = {
@@ -287,19 +304,139 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     content = "".join(f"source {n}\ttarget {n * n}\n" for n in range(500))
     path = tmp_path / "a.tsv.gz"
     path.write_bytes(DAMAGES[damage](gzip.compress(content.encode())))
-    for take in (ParallelText.count, lambda text: triples(text, budget=1000)):
+    for take in (ParallelText.count, lambda text: triples(text, share=1.0)):
         with pytest.raises(ValueError, match=r"a\.tsv\.gz is a damaged gzip file: "):
             take(open_pairs(path))
 
 
 def test_a_line_without_end_is_not_held_in_memory(tmp_path, monkeypatch):
     # Two good sentences, a tab and the line end fit, so a cut line holds a bad one.
-    room = 2 * pairs.MAX_SENTENCE_BYTES + len("\t\r\n")
+    room = 2 * MAX_SENTENCE_BYTES + len("\t\r\n")
     assert lines_module.MAX_LINE_BYTES > room
     monkeypatch.setattr(lines_module, "MAX_LINE_BYTES", 8)
     path = write(tmp_path / "a", b"12345678901234567890\n12345678\nx\n1234567\n")
     cut = [b"12345678", b"12345678", b"x", b"1234567"]
     assert list(lines_module.read_lines(path)) == cut
+
+
+# Encodings.
+
+LETTERS = "Öl\tœuf\r\nE\ré\t“ß”\r\n"
+ENCODED = [
+    ("utf-16", None), ("utf-16-le", "utf-16-le"), ("utf-16-be", "utf-16-be"),
+    ("utf-32", None), ("utf-16", "cp1252"), ("cp1252", "cp1252"),
+    ("utf-8-sig", "ascii"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), ENCODED)
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_another_encoding_gives_the_same_pairs(tmp_path, name, given, end):
+    expected = open_pairs(write(tmp_path / "a.tsv", LETTERS))
+    path = write(tmp_path / f"b.tsv{end}", LETTERS.encode(name))
+    text = open_pairs(path, encoding=given)
+    assert triples(text) == [(1, "Öl", "œuf"), (2, "E\ré", "“ß”")]
+    assert text.fingerprint() == expected.fingerprint()
+    sides = zip(*(line.split("\t") for line in LETTERS.split("\r\n")[:2]), strict=True)
+    files = [
+        write(tmp_path / f"{side}{end}", "\n".join(lines).encode(name))
+        for side, lines in enumerate(sides)
+    ]
+    assert open_pairs(*files, encoding=given).fingerprint() == expected.fingerprint()
+    plain = LETTERS.replace("\ré", "é")  # Which ends a row of a table.
+    path = write(tmp_path / f"b.csv{end}", f"en\tde\n{plain}".encode(name))
+    text = open_pairs(path, **KEYS, delimiter="\t", encoding=given)
+    assert (
+        text.fingerprint() == open_pairs(write(tmp_path / "c.tsv", plain)).fingerprint()
+    )
+
+
+def test_what_is_not_of_the_given_encoding_is_a_bad_line(tmp_path):
+    content = ("ßß\tœœ\n" * 3000).encode("utf-16-le") + "ß\t".encode("utf-16-le")
+    path = write(tmp_path / "a.tsv", content + b"\x00\xd8x\x00")
+    text = open_pairs(path, encoding="utf-16-le")
+    bad = f"{path}:3001: target is not valid UTF-8 (byte 1)"
+    assert len(checked(text, bad)) == 3000
+
+
+def test_columns_with_another_delimiter(tmp_path):
+    path = write(tmp_path / "a.txt", 'one;eins\n"two; 2";"zwei ""2"""\nthree;a;b\n')
+    bad = f"{path}:3: not 2 columns, source and target"
+    text = open_pairs(path, delimiter=";")
+    assert checked(text, bad) == [(1, "one", "eins"), (2, "two; 2", 'zwei "2"')]
+    path = write(tmp_path / "a.csv", "n;en;de\n1;one;eins\n")
+    assert read(open_pairs(path, **KEYS, delimiter=";")) == [("one", "eins")]
+
+
+# Translation memories.
+
+TMX = """<?xml version="1.0" encoding="{0}"?>
+<!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en-us" datatype="xml"><note>n</note></header><body>
+<tu><tuv xml:lang="de-DE"><seg>Öl <bpt i="1">&lt;b&gt;</bpt><hi>ist</hi><ept i="1">
+&lt;/b&gt;</ept>&amp; gut<ph x="1"><sub>no</sub></ph>.</seg></tuv>
+  <tuv xml:lang="EN-US"><seg>Oil.</seg></tuv></tu>
+<tu><tuv xml:lang="EN-US"><seg>Alone.</seg></tuv></tu>
+<tu><tuv lang="en_US"><seg>Old.</seg></tuv><tuv lang="en_US"><seg>X</seg></tuv>
+<tuv lang="de-de"><seg>Alt.</seg></tuv></tu>
+<tu><tuv xml:lang="EN-US"><seg>Empty.</seg></tuv><tuv xml:lang="de-DE"><seg/></tuv></tu>
+</body></tmx>
+"""
+UNITS = [(4, "Oil.", "Öl ist& gut."), (8, "Old.", "Alt.")]
+XLIFF = """<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file original="a" source-language="en" target-language="de"><body><group>
+<trans-unit id="1"><source>One <g id="1">two</g><x id="2"/>.</source>
+<target>Eins <g id="1">zwei</g>.<bpt id="3">{b}</bpt></target>
+<alt-trans><source>No.</source><target>Nein.</target></alt-trans></trans-unit>
+<trans-unit id="2"><source>Not yet.</source></trans-unit></group></body></file></xliff>
+"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1"])
+def test_a_translation_memory_gives_its_pairs(tmp_path, encoding):
+    content = TMX.format(encoding).encode(encoding)
+    for name in "a.tmx", "a.TMX.gz":
+        path = write(tmp_path / name, content)
+        bad = f"{path}:7: a unit without EN-US or de-DE", f"{path}:10: target is empty"
+        assert checked(open_pairs(path), *bad) == UNITS
+    text = open_pairs(path, source_key="de", target_key="en")
+    assert checked(text, bad[0].replace("EN-US or de-DE", "de-DE or EN-US"),
+                   bad[1].replace("target", "source")) == [
+        (line, target, source) for line, source, target in UNITS
+    ]  # fmt: skip
+    third = TMX.replace("</seg></tuv></tu>", '</seg></tuv><tuv xml:lang="fr"/></tu>', 1)
+    path = write(
+        tmp_path / "b.tmx",
+        third.replace('lang="fr"/', 'lang="fr"><seg>H</seg></tuv').format("utf-8"),
+    )
+    with pytest.raises(
+        ValueError, match="`source_key` must be one of 'EN-US', 'de-DE', 'fr' for"
+    ):
+        open_pairs(path)
+    assert read(open_pairs(path, source_key="FR", target_key="en"), share=1.0) == [
+        ("H", "Oil.")
+    ]
+
+
+def test_an_xliff_file_gives_its_pairs(tmp_path):
+    path = write(tmp_path / "a.xlf", XLIFF)
+    bad = f"{path}:6: a unit without en or de"
+    assert checked(open_pairs(path), bad) == [(3, "One two.", "Eins zwei.")]
+    path = write(tmp_path / "a.xliff.gz", XLIFF)
+    keys = {"source_key": "de", "target_key": "en"}
+    assert read(open_pairs(path, **keys), share=1.0) == [("Eins zwei.", "One two.")]
+
+
+def test_a_large_translation_memory_is_not_held_in_memory(tmp_path):
+    unit = '<tu><tuv lang="a"><seg>%d</seg></tuv><tuv lang="b"><seg>x</seg></tuv></tu>'
+    units = "".join(unit % number for number in range(40_000))  # On one line.
+    path = write(tmp_path / "a.tmx.gz", f"<tmx><body>{units}</body></tmx>")
+    text = open_pairs(path)
+    tracemalloc.start()
+    assert sum(pair.line == 1 for pair in text.pairs()) == 40_000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**21 < len(units)
 
 
 # Mixes.
@@ -350,6 +487,8 @@ def all_read(iterator):
     return iterator
 
 
+BOMB = "<!DOCTYPE tmx [" + '<!ENTITY a "' + "x" * 50_000 + '">'
+BOMB += "]><tmx><body><tu>" + "&a;" * 9_000 + "</tu></body></tmx>"
 FILES = [
     ("x.csv", "one,eins\n" * 300, {}, rf"x\.csv:1: {NO_TAB}; no line has one\. .*`sou"),
     ("x.csv", "a,b\n1,2\n", KEYS, r"`source_key` must be one of 'a', 'b' for .*x\.csv"),
@@ -362,6 +501,23 @@ FILES = [
     ("x.tsv", "", {}, r"There are no pairs in .*x\.tsv\.$"),
     ("x.csv", 'en,de\na,"b\n', KEYS, r"x\.csv:2: unexpected end of data"),
     ("x.parquet", "text", KEYS, r"x\.parquet is not a Parquet file"),
+    ("x.csv", "a;b\nc;d", {}, r'x\.csv:1: no tab, .* one ";": --delimiter ";"'),
+    ("x.txt", "a|b\nc|d", {}, r'x\.txt:1: no tab, .* one "\|": --delimiter "\|"'),
+    ("x.tsv", "a; b\nc", {}, r"x\.tsv:1: no tab, .* --columns\.$"),
+    ("x.tsv", "\0a\0\t\0b\0\n", {}, r"x\.tsv:1: .*`encoding` 'utf-16-be' \(--enc"),
+    ("x.tsv", "a\0\t\0b\0\n\0", {}, r"x\.tsv:1: .*`encoding` 'utf-16-le' \(--enc"),
+    ("x.tsv", b"PK\x03\x04", {}, r"x\.tsv is a spreadsheet \(.xlsx, .ods\) or a .zip"),
+    ("x", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", {}, r"spreadsheet \(.xls\): save"),
+    ("x", bz2.compress(b"a\tb"), {}, "packed with bzip2: unpack it first"),
+    ("x", lzma.compress(b"a\tb"), {}, "packed with xz: unpack it first"),
+    ("x", b"\x28\xb5\x2f\xfd", {}, "packed with Zstandard: unpack it first"),
+    ("x.tmx", "<tmx>\n<body>\n<tu>\n</body>", {}, r"x\.tmx:4: not valid XML: mis"),
+    ("x.tmx", BOMB, {}, r"x\.tmx:\d+: not valid XML: .*amplification"),
+    ("x.tmx", "<tmx/>", {}, r"There are no pairs in .*x\.tmx"),
+    ("x.tmx", "<tmx/>", {"encoding": "cp1252"}, "`encoding` text.* with a .tmx"),
+    ("x.tsv", "a\tb", {"delimiter": "::"}, "`delimiter` must be one character"),
+    ("x.tsv", "a\tb", {"encoding": "utf8mb4"}, "`encoding` must be the name of one"),
+    ("x.tsv", "a\tb", {"encoding": "base64"}, "`encoding` must be the name of one"),
 ]  # fmt: skip
 
 
@@ -387,6 +543,12 @@ CALLS = {
     ),
     "`source_key` and `target_key` need data with .* two files": (
         lambda d: open_pairs(write(d / "a", "x\n"), d / "a", target_key="de")
+    ),
+    "`delimiter` needs one text file, .* with two files": (
+        lambda d: open_pairs(write(d / "a", "x\n"), d / "a", delimiter=";")
+    ),
+    "`encoding` text files.*encoding='ascii' with Python objects": (
+        lambda d: open_pairs(PAIRS, encoding="ascii")
     ),
     "first row 'train'": lambda d: open_pairs({"train": NESTED}),
     "must have the same length": lambda d: open_pairs(["a", "b"], ["c"]),

@@ -427,6 +427,7 @@ def reverse_validation(folder):
 OTHERS = {
     "seed": (None, {"seed": 5}, "other options: `seed` is 5 and was 1. .* max_updates"),
     "model": (None, {"model": None}, "another model: toy"),
+    "keep": (None, {"keep": "ratio"}, "other options: `keep` is 'ratio' and was None"),
     "batches": (None, {"batch_tokens": 99}, "`batch_tokens` is 99 and was 120"),
     "validation": (reverse_validation, {}, "a run with other validation data"),
     "training": (

@@ -186,7 +186,7 @@ def test_a_failed_run_leaves_the_ids_to_the_next(tmp_path):
     times = set()
     for _ in range(2):
         with pytest.raises(ValueError, match="row 1: target is empty"):
-            tiny_run.run(tmp_path, validation=[("dog", "")], bad_line_budget=0)
+            tiny_run.run(tmp_path, validation=[("dog", "")], bad_line_share=0.0)
         times.add((tmp_path / "corpus/training/pairs.ids").stat().st_mtime_ns)
     assert len(times) == 1
 
@@ -242,6 +242,27 @@ def said_by_dry_run(
     console = Console(file=stream, width=200)
     dry_run(text, directory, config, validation, console)
     return stream.getvalue().splitlines()
+
+
+def test_training_pairs_are_cleaned_and_an_interrupted_run_stays_exact(tmp_path):
+    clean = [("the old man &lt;sleeps.", "der alte Mann schläft."), *tiny_run.TRAIN[1:]]
+    dirty = [clean[0], clean[1], clean[1], ("", "x"), *clean[2:], ("a\x07", "b")]
+    with pytest.raises(tiny_run.Killed):
+        tiny_run.run_toy(tmp_path / "a", tiny_run.KillAfter(6), text=dirty)
+    screen = io.StringIO()
+    found = tiny_run.run_toy(tmp_path / "a", text=dirty, screen=screen)
+    said = screen.getvalue()
+    assert said.startswith("cleaning left out 3 of 43 lines:\n        1 entities: ")
+    assert (
+        "          row 1: the old man &lt;sleeps. -> der alte Mann schläft.\n" in said
+    )
+    assert "training data: 40 pairs, 4 batches, no bad lines" in said
+    decoded = [(clean[0][0].replace("&lt;", "<"), clean[0][1]), *clean[1:]]
+    expected = tiny_run.run_toy(tmp_path / "b", text=decoded)
+    tiny_run.assert_equal(found.model.get_weights(), expected.model.get_weights())
+    # Validation pairs are taken as they are.
+    lines = said_by_dry_run(tmp_path / "c", validation=[("a", "b")] * 9)
+    assert "validation data: 9 pairs, 1 batch, no bad lines" in lines
 
 
 def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):

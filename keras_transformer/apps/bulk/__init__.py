@@ -11,6 +11,7 @@ from keras_transformer.apps.bulk.translate_texts import (
     translate_file,
     translate_lines,
 )
+from keras_transformer.apps.bulk.write_pairs import write_pairs
 
 __all__ = [
     "WINDOW",
@@ -22,4 +23,5 @@ __all__ = [
     "read_texts",
     "translate_file",
     "translate_lines",
+    "write_pairs",
 ]

@@ -16,7 +16,8 @@ from keras_transformer.config.options import check_number
 from keras_transformer.files import check_another_file, read_json, write_json
 from keras_transformer.text.doubts import doubts_of
 from keras_transformer.text.lines import one_line, read_lines
-from keras_transformer.text.pairs import BadLines, open_pairs
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import BadLines
 
 
 def distill(
@@ -25,7 +26,7 @@ def distill(
     output: str | Path,
     *,
     best_of: int = 1,
-    bad_line_budget: int = 100,
+    bad_line_share: float = 0.01,
     window: int = WINDOW,
     fingerprint: str = "",
     facts: Mapping[str, Any] | None = None,
@@ -49,7 +50,7 @@ def distill(
             ends in ".gz". OUTPUT.json says what it was made of.
         best_of: Number of the teacher's translations of which the nearest to the
             reference is taken, by chrF (Popović, 2015); 1 takes the best.
-        bad_line_budget: Most bad lines of the pairs to skip.
+        bad_line_share: Largest share of bad lines to skip, as in `DataConfig`.
         window: Pairs that are translated together.
         fingerprint: Identity of the teacher, such as `model_fingerprint(...)`. An
             unfinished output of another one is not resumed.
@@ -73,9 +74,9 @@ def distill(
     """
     # `most` is the beam size, or the `n_best` of an export.
     check_number("best_of", best_of, int, minimum=1, maximum=teacher.most)
-    check_number("bad_line_budget", bad_line_budget, int, minimum=0)
+    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
     pairs = open_pairs(pairs)
-    bad_lines = BadLines(bad_line_budget)
+    bad_lines = BadLines(bad_line_share)
     check_another_file(output, pairs.files)
     facts_path = Path(f"{output}.json")
     _check_facts(facts_path)

@@ -39,6 +39,7 @@ _CALLS = {
     "import": train_verbs.import_foreign,
     "evaluate": use_verbs.evaluate,
     "translate": use_verbs.translate,
+    "clean": use_verbs.clean,
     "distill": use_verbs.distill,
     "export": export_verbs.export,
     "serve": export_verbs.serve,

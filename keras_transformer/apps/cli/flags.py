@@ -222,24 +222,29 @@ def _at_least(minimum):
 # The types of verbs.toml.
 _TYPES = {
     "int": int,
-    "count": _at_least(0),
     "positive": _at_least(1),
+    "share": _reader(float, {"choices": None, "bounds": {"minimum": 0, "maximum": 1}}),
     "sentence": sentence,
     "path": Path,
     "directory": directory,
 }
 
 
-def load_pairs(files, columns=None):
-    """Returns the `ParallelText` of a flag such as `--train`, and of `--columns`."""
+def load_pairs(files, options):
+    """Returns the `ParallelText` of a flag such as `--train`, read as others say."""
     if len(files) > 2:
         raise ValueError(
             "Pairs come in two aligned files or in one file of tab-separated lines. "
             f"Received: {len(files)} files"
         )
-    source, target = columns or (None, None)
-    text = load_module("text")
-    return text.open_pairs(*files, source_key=source, target_key=target)
+    source, target = options.columns or (None, None)
+    return load_module("text").open_pairs(
+        *files,
+        source_key=source,
+        target_key=target,
+        delimiter=options.delimiter,
+        encoding=options.encoding,
+    )
 
 
 def load_module(name: str) -> types.ModuleType:

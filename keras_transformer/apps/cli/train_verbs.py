@@ -60,12 +60,12 @@ def train(options):
             "`--tokenizer` takes one file for both sides, or one for each. Received: "
             f"{len(tokenizers)} files"
         )
-    corpora = [load_pairs(files, options.columns) for files in options.train]
+    corpora = [load_pairs(files, options) for files in options.train]
     pairs = corpora[0]
     if weights != [1]:
         mix = zip(corpora, weights, strict=True)
         pairs = load_module("text").mixed_pairs(mix)
-    validation = options.valid and load_pairs(options.valid, options.columns)
+    validation = options.valid and load_pairs(options.valid, options)
     training = _training()
     console = _console_of(options)
     config = _run_config(options, pairs, console)

@@ -1,4 +1,4 @@
-"""The verbs that translate: `evaluate`, `translate` and `distill`."""
+"""The verbs that use a model: `evaluate`, `translate`, `clean` and `distill`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.run_directory import record_scores, weights_digest
 from keras_transformer.terminal import (
     native_messages_hidden,
+    plural,
     print_message,
     print_result,
     print_warning,
@@ -38,8 +39,8 @@ def evaluate(options):
         check_another_file(options.output, options.test)
     translator, weights = _with_digest(options)
     evaluation = load_module("training.evaluation")
-    text = load_pairs(options.test, options.columns)
-    bad_lines = load_module("text").BadLines(options.bad_line_budget)
+    text = load_pairs(options.test, options)
+    bad_lines = load_module("text").BadLines(options.bad_line_share)
     pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
     if bad_lines.count:
         print_warning(f"left out {bad_lines}")
@@ -241,6 +242,31 @@ def _warn_of_cut(place, others=""):
     print_warning(f"{place} is too long and was cut{others}: see --max-source-length")
 
 
+def clean(options):
+    """Writes pairs without those that are certainly wrong, or least likely."""
+    check_file_to_write(options.output)
+    text = load_module("text").clean_pairs(
+        load_pairs(options.files, options), options.keep
+    )
+    for line in str(text.cleaning).splitlines():
+        print_result(line)
+    found = load_module("apps.bulk").write_pairs(
+        text,
+        options.output,
+        by=options.model and load_translator(options),
+        by_share=options.by_share,
+        bad_line_share=options.bad_line_share,
+        show_progress=not options.quiet,
+    )
+    if found["bad_lines"]:
+        print_warning(f"left out {plural(found['bad_lines'], 'bad line')}")
+    if options.model:
+        print_result(f"left out the {plural(found['unlikely'], 'least likely pair')}")
+    print_result(f"{options.output}: {plural(found['pairs'], 'pair')}")
+    rules = {"lines": text.cleaning.lines, "rules": text.cleaning.counts}
+    return {"output": options.output} | rules | found
+
+
 def distill(options):
     """Writes a teacher's translations of training sources as training pairs."""
     check_file_to_write(options.output)
@@ -250,10 +276,10 @@ def distill(options):
     parts = [bulk.model_fingerprint(run, search) for run in options.models]
     summary = bulk.distill(
         teacher,
-        load_pairs(options.train, options.columns),
+        load_pairs(options.train, options),
         options.output,
         best_of=options.best_of,
-        bad_line_budget=options.bad_line_budget,
+        bad_line_share=options.bad_line_share,
         fingerprint=" ".join(parts),
         facts={"command": options.command, "search": teacher.config.to_dict()},
         show_progress=not options.quiet,

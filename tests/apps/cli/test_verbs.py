@@ -343,9 +343,39 @@ def test_evaluate_leaves_out_the_lines_that_validation_does(
     result, said = objects(capsys, *words)
     assert (result["sentences"], result["bad_lines"]) == (2, 2)
     assert f"warning: left out bad lines: 2 ({path}:1: no tab, expected" in said
-    assert run(*words, "--bad-line-budget", 1) == 1
-    assert "raise `bad_line_budget` to skip" in capsys.readouterr().err
-    assert "--bad-line-budget" in make_parser().verbs["distill"].flags()
+    assert run(*words, "--bad-line-share", 0) == 1
+    assert "raise `bad_line_share` to skip" in capsys.readouterr().err
+    assert "--bad-line-share" in make_parser().verbs["distill"].flags()
+
+
+def test_clean_writes_the_pairs_that_are_left(tmp_path, capsys, monkeypatch):
+    pairs = [*tiny_run.TRAIN, tiny_run.TRAIN[3], ("", "x"), ("a &lt; b", "c\u2028d")]
+    path = tiny_run.write_pairs(tmp_path / "a.tsv", [*pairs, ("no", "tab\tat all")])
+    output = tmp_path / "b.tsv.gz"
+    result, said = objects(capsys, "clean", path, "--output", output, "--quiet")
+    expected = [*tiny_run.TRAIN, ("a < b", "c d")]
+    written = gzip.decompress(output.read_bytes()).decode()
+    assert written == "".join(f"{a}\t{b}\n" for a, b in expected)
+    rules = {"duplicates": 1, "empty": 1, "entities": 1}
+    assert result == {
+        "output": str(output), "lines": 44, "rules": rules,
+        "pairs": 41, "unlikely": 0, "bad_lines": 1,
+    }  # fmt: skip
+    assert said == "keras-transformer: warning: left out 1 bad line\n"
+    # Of a model's scores, the lowest per token.
+    translator = tiny_run.translator()
+    scores = translator.score(*zip(*expected, strict=True))
+    each = [score.log_probability / len(score.tokens) for score in scores]
+    worst = np.argsort(each)[:10]
+    monkeypatch.setattr(use_verbs, "load_translator", lambda options: translator)
+    output = tmp_path / "c.tsv"
+    words = "--keep", "duplicates", "--by", "run", "--by-share", 0.24
+    assert run("clean", path, "--output", output, *words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == ["left out the 10 least likely pairs", f"{output}: 32 pairs"]
+    left = [expected[i] for i in range(41) if i not in worst]
+    left.insert(left.index(expected[39]) + 1, expected[3])
+    assert output.read_text() == "".join(f"{a}\t{b}\n" for a, b in left)
 
 
 @pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])

@@ -1,0 +1,93 @@
+"""Pairs as a file, without those that a trained model finds least likely."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from keras_transformer.apps.bulk.translate_texts import translate_lines
+from keras_transformer.config.options import check_number
+from keras_transformer.files import check_another_file, replacing
+from keras_transformer.text.lines import one_line
+from keras_transformer.text.pairs import open_pairs
+from keras_transformer.text.parallel_text import BadLines
+
+
+def write_pairs(
+    text: Any,
+    output: str | Path,
+    *,
+    by: Any = None,
+    by_share: float = 0.05,
+    bad_line_share: float = 0.01,
+    show_progress: bool = False,
+) -> dict[str, int]:
+    """Writes pairs as lines of source, tab, target, such as those of `clean_pairs`.
+
+    With a model it leaves out those whose target is least likely per token: what is
+    misaligned or hardly a translation (Junczys-Dowmunt, 2018, section 2,
+    https://arxiv.org/abs/1809.00197).
+
+    Args:
+        text: Pairs, as `open_pairs` returns or takes them.
+        output: File to write or replace, whole or not at all; gzip if it ends in ".gz".
+        by: A `Translator` or an export with `score`; default none.
+        by_share: Share of the pairs that it leaves out.
+        bad_line_share: Largest share of bad lines to skip, as in `DataConfig`.
+        show_progress: Show a progress bar, if standard error is a terminal.
+
+    Returns:
+        The numbers of "pairs" written, "unlikely" ones and "bad_lines".
+
+    Raises:
+        OSError: If a file cannot be read or written.
+        ValueError: If an argument is out of range, there are too many bad lines, or
+            `output` is one of the files of the pairs.
+
+    Example:
+        >>> pairs = clean_pairs(open_pairs("train.tsv"))
+        >>> write_pairs(pairs, "clean.tsv.gz", by=Translator.load("runs/a"))
+    """
+    check_number("by_share", by_share, minimum=0.0, below=1.0)
+    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
+    text = open_pairs(text)
+    check_another_file(output, text.files)
+    is_likely = np.ones(text.count(), bool)
+    if by is not None:
+        console = Console(stderr=True)
+        pairs = track(
+            text.pairs(BadLines(bad_line_share)),
+            "scoring",
+            len(is_likely),
+            console=console,
+            transient=True,
+            disable=not (show_progress and console.is_terminal),
+        )
+        found = translate_lines(
+            lambda some: by.score(*zip(*(pair[1:] for pair in some), strict=True)),
+            pairs,
+        )
+        scores = [score.log_probability / len(score.tokens) for score in found]
+        is_likely[np.argsort(scores, kind="stable")[: int(by_share * len(scores))]] = 0
+    bad_lines = BadLines(bad_line_share)
+    written = 0
+    opener = gzip.open if str(output).endswith(".gz") else open
+    with (
+        replacing(output) as temporary,
+        opener(temporary, "wt", encoding="utf-8", newline="\n") as file,
+    ):
+        for pair in itertools.compress(text.pairs(bad_lines), is_likely):
+            sides = (one_line(side.replace("\t", " ")) for side in pair[1:])
+            file.write("\t".join(sides) + "\n")
+            written += 1
+    return {
+        "pairs": written,
+        "unlikely": int(np.sum(~is_likely)),
+        "bad_lines": bad_lines.count,
+    }

@@ -1,0 +1,250 @@
+"""Sentence pairs that are read again and again, checked line by line."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from keras_transformer.text.spans import hidden_pair
+
+MAX_SENTENCE_BYTES = 1 << 16
+EXAMPLES_KEPT = 5
+_FEW = 10  # Bad lines that a small file may have.
+SIDES = ("source", "target")
+
+
+class Pair(NamedTuple):
+    """A line of a corpus: its number, counted from 1, and its two sentences."""
+
+    line: int
+    source: str
+    target: str
+
+
+class BadLines:
+    """Counts the lines that are skipped; more mistakes than a `share` are an error.
+
+    It is a share of all lines, and some mistakes are allowed in few lines, if any are.
+    A pair that is too long is skipped, but is not a mistake.
+    """
+
+    def __init__(self, share: float):
+        self.share = share
+        self.lines = self.count = self._mistakes = 0
+        self.examples: list[str] = []
+
+    def add(self, place: str, reason: str, is_mistake: bool = True):
+        """Counts the line at `place`, such as "train.de:17".
+
+        Raises `ValueError` if it is one mistake too many.
+        """
+        self.count += 1
+        self._mistakes += is_mistake
+        if len(self.examples) < EXAMPLES_KEPT:
+            self.examples.append(f"{place}: {reason}")
+        allowed = max(_FEW, int(self.share * self.lines)) if self.share else 0
+        if self._mistakes > allowed:
+            raise ValueError(
+                f"{place}: {reason}. It is one of {self}. In {self.lines:,} lines "
+                f"`bad_line_share` {self.share:g} allows {allowed:,}: correct the "
+                "file, or raise `bad_line_share` to skip more."
+            )
+
+    def __str__(self):
+        if not self.count:
+            return "no bad lines"
+        more = self.count - len(self.examples)
+        listed = "; ".join(self.examples) + (f"; and {more} more" if more else "")
+        return f"bad lines: {self.count} ({listed})"
+
+
+class ParallelText:
+    """Sentence pairs that can be read repeatedly. `open_pairs` makes one.
+
+    Args:
+        rows: Function that returns an iterator of line numbers and fields (bytes or
+            strings). A good line has two fields.
+        files: Files that `rows` reads.
+        place: Format of a place in messages, with `path` and `line`; default the file
+            and the line, or the row if there is no file.
+        problem: Function of a wrong number of fields that returns the message.
+
+    Attributes:
+        files: Files of the pairs; empty if they come from Python objects.
+        origin: Names of the files, for reports.
+        parts: The corpora of a mix with their weights; otherwise this one, weight 1.
+        cleaning: What `clean_pairs` found, if it made this text; printable.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[], Iterable[tuple[int, Sequence]]],
+        files: Sequence[Path] = (),
+        place: str | None = None,
+        problem: Callable[[int], str] = "{} fields, expected source and target".format,
+    ):
+        self._rows = rows
+        self.files = list(files)
+        self._place = place or ("{path}:{line}" if files else "row {line}")
+        self._problem = problem
+        self.origin = " and ".join(map(str, files)) or "the program's rows"
+        self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
+        self._known: tuple[int, str] | None = None  # number of lines and digest
+        self.cleaning: Any = None
+
+    def place(self, line: int, side: str) -> str:
+        """Returns the file and line of a sentence, for messages."""
+        path = self.files[-1 if side == "target" else 0] if self.files else None
+        return self._place.format(path=path, line=line)
+
+    def with_rows(self, rows: Callable[[], Iterable]) -> ParallelText:
+        """Returns a text of other rows of the same files, for example some of these."""
+        text = copy.copy(self)
+        text._rows = rows
+        text._known = None
+        text.parts = [(text, 1)]
+        return text
+
+    def of_mix(self, number):
+        """Returns the same rows, whose messages name the corpus `number` of a mix."""
+        named = copy.copy(self)
+        named._place = f"{self._place} of corpus {number}"
+        return named
+
+    def count(self) -> int:
+        """Returns the number of lines, good and bad. The first call reads them.
+
+        Raises:
+            ValueError: If there is no line, one side has more lines than the other, no
+                line has a tab, or a file is damaged or has changed since the first
+                reading.
+        """
+        if self._known is None:
+            for _ in self.rows():
+                pass
+        return self._known[0]
+
+    def fingerprint(self) -> str:
+        """Returns a digest of the lines, whatever the files' names and compression.
+
+        It raises the errors of `count`.
+        """
+        self.count()
+        return self._known[1]
+
+    def pairs(self, bad_lines: BadLines | None = None) -> Iterator[Pair]:
+        """Yields the good pairs in order; by default a bad line is an error.
+
+        It raises the errors of `count` and `BadLines.add`.
+        """
+        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        bad_lines.lines += self.count()
+        for line, fields in self.rows():
+            if len(fields) == 2:
+                source = checked("source", fields[0])
+                target = checked("target", fields[1])
+                texts, problems = zip(source, target, strict=True)
+            else:
+                texts = []
+                problems = [self._problem(len(fields))]
+            if any(problems):
+                side = "source" if problems[0] else "target"
+                bad_lines.add(self.place(line, side), problems[0] or problems[1])
+            else:
+                yield Pair(line, *texts)
+
+    def sentences(self, sides: Sequence[str], bad_line_share: float) -> Iterator[str]:
+        """Yields one or both sides of the good pairs, without the spans they share."""
+        for pair in self.pairs(BadLines(bad_line_share)):
+            sentences = hidden_pair(pair.source, pair.target)
+            yield from (sentences[SIDES.index(side)] for side in sides)
+
+    def rows(self) -> Iterator[tuple[int, Sequence]]:
+        """Yields numbers and fields of all lines.
+
+        Raises `ValueError` at the end if they changed since the first time.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        count = 0
+        for line, fields in self._rows():
+            digest.update(b"\t".join(map(_bytes, fields)) + b"\n")
+            count += 1
+            yield line, fields
+        if not count:
+            message = f"There are no pairs in {self.origin}."
+            if not self.files:
+                message += (
+                    " A generator can be read only once: give it to `open_pairs` and "
+                    "use the result."
+                )
+            raise ValueError(message)
+        found = count, digest.hexdigest()
+        if self._known not in (None, found):
+            raise ValueError(
+                f"{self.origin} changed after it was first read: open it again."
+            )
+        self._known = found
+
+
+class Mix(ParallelText):
+    """Several corpora one after the other, each repeated by its weight."""
+
+    def __init__(self, parts):
+        files = dict.fromkeys(path for part, _ in parts for path in part.files)
+        super().__init__(list, list(files))
+        self.parts = parts
+
+    def count(self):
+        return sum(weight * part.count() for part, weight in self.parts)
+
+    def fingerprint(self):
+        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
+        mixed = json.dumps(list(itertools.chain(*digests))).encode()
+        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
+
+    def pairs(self, bad_lines=None):
+        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        for part, weight in self.parts:
+            yield from part.pairs(bad_lines)
+            for _ in range(weight - 1):  # A bad line counts once.
+                yield from part.pairs(BadLines(1.0))
+
+
+def checked(side: str, field: Any) -> tuple[str | None, str | None]:
+    """Returns a field's text and its problem; one of them is `None`, if not empty."""
+    if not isinstance(field, (bytes, str)):
+        return None, f"{side} is not text: {field!r:.50}"
+    content = _bytes(field)
+    if len(content) > MAX_SENTENCE_BYTES:
+        return None, f"{side} is longer than {MAX_SENTENCE_BYTES} bytes"
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"byte {error.start + 1}"
+        return None, f"{side} is not valid UTF-8 ({place}){_windows(content)}"
+    if "\0" in text:
+        return None, f"{side} has a NUL character"
+    return text, None if text.strip() else f"{side} is empty"
+
+
+def _windows(content):
+    """Returns how to read bytes that may be letters of Windows-1252, or nothing."""
+    text = content.decode("cp1252", "replace")
+    odd = sum(letter > "\x7f" for letter in text)
+    if 2 * odd > len(text) or "\ufffd" in text:
+        return ""
+    return ", perhaps Windows-1252 (--encoding cp1252)"
+
+
+def _bytes(field):
+    """Returns a field as bytes; a surrogate becomes invalid UTF-8."""
+    if isinstance(field, bytes):
+        return field
+    # A field that is not text is a bad line; its `repr` only enters the digest.
+    text = field if isinstance(field, str) else repr(field)
+    return text.encode("utf-8", "surrogatepass")

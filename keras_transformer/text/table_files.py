@@ -1,0 +1,114 @@
+"""Two columns of files and rows that have named columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_transformer.config.extras import required
+from keras_transformer.text.lines import opened
+
+# Characters of a CSV field. An unclosed quote turns the rest of the file into one
+# field, which must not fill the memory.
+_MAX_FIELD = 1 << 24
+
+
+def delimited(
+    path: Path, delimiter: str | None, keys: Sequence, encoding: str | None
+) -> tuple[Callable[[], Iterator], str]:
+    """Reads two columns of a CSV file, or of lines with tabs if `delimiter` is `None`.
+
+    Without keys it has two columns and no header. Returns a function that yields
+    numbered rows, and what is wrong with a row of another length.
+    """
+    csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
+    options = {"delimiter": delimiter}
+    if delimiter is None:
+        options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+
+    def records():
+        with opened(path, encoding) as stream:
+            # Invalid UTF-8 passes here and is reported later with its line.
+            text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
+            reader = csv.reader(text, strict=True, **options)
+            line = 1
+            try:
+                for record in reader:
+                    if record:
+                        yield line, record
+                    line = reader.line_num + 1
+            except csv.Error as error:
+                raise ValueError(f"{path}:{line}: {error}") from error
+
+    names = places = [0, 1]
+    if any(keys):
+        header = next(records(), None)
+        if header is None:
+            raise ValueError(f"{path} is empty.")
+        names = header[1]
+        places = [names.index(key) for key in chosen(names, keys, str(path))]
+
+    def rows():
+        for line, record in itertools.islice(records(), int(any(keys)), None):
+            whole = len(record) == len(names)
+            texts = [record[place] for place in places] if whole else []
+            yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
+
+    why = "as the header has" if any(keys) else "source and target"
+    return rows, f"not {len(names)} columns, {why}"
+
+
+def parquet_fields(path: Path, keys: Sequence) -> Callable[[], Iterable]:
+    """Reads two columns of a Parquet file, or two fields of one column."""
+    need = "Reading Parquet files needs PyArrow"
+    parquet = required("pyarrow.parquet", need, "parquet")
+
+    def rows(names):
+        try:
+            with parquet.ParquetFile(path) as file:
+                for batch in file.iter_batches(1024, columns=names):
+                    yield from batch.to_pylist()
+        except ValueError as error:  # PyArrow's ArrowInvalid is one.
+            raise ValueError(f"{path} is not a Parquet file: {error}") from error
+
+    return columns(rows, keys, str(path))
+
+
+def columns(
+    rows: Callable[[Any], Iterable[Mapping]], keys: Sequence, where: str
+) -> Callable[[], Iterable]:
+    """Returns a function that yields two columns of dictionaries, or fields of one.
+
+    `rows` is a function of the names of the needed columns, or of `None` for all.
+    """
+    first = next(iter(rows(None)), None)
+    if first is None:
+        return list
+    parents = [name for name, field in first.items() if isinstance(field, Mapping)]
+    named = [name for name in parents if all(key in first[name] for key in keys)]
+    parent = next(iter(named or (parents if len(first) == 1 else ())), None)
+    found = chosen(list(first if parent is None else first[parent]), keys, where)
+
+    def fields():
+        for row in rows(found if parent is None else [parent]):
+            row = row if parent is None else row[parent] or {}
+            yield [row.get(key) for key in found]
+
+    return fields
+
+
+def chosen(names: Sequence, keys: Sequence, where: str) -> Sequence:
+    """Returns the names of the source and target columns; two need no keys."""
+    if not any(keys) and len(names) == 2:
+        return names
+    for name, key in zip(("source_key", "target_key"), keys, strict=True):
+        if key not in names:
+            raise ValueError(
+                f"`{name}` must be one of {', '.join(map(repr, names))} for {where}. "
+                f"Received: {name}={key!r} (at the command line: --columns)"
+            )
+    return keys
