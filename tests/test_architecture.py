@@ -51,11 +51,14 @@ KNOW_ONLY = {
 # Modules that know less than their door.
 MODULES_KNOW_ONLY = {
     # They are copied to machines without the package.
-    "search.translation": set(),
+    "search.translation": {"text.spans"},
     "text.doubts": set(),
     "text.sentences": set(),
-    "formats.lite_translator": {"search.translation", "text.doubts", "text.sentences"},
-}
+    "text.spans": {"text.sentences"},
+    "formats.lite_translator": {
+        "search.translation", "text.doubts", "text.sentences", "text.spans",
+    },
+}  # fmt: skip
 # What a translator is decides what is written, so the writers stand above it. Its
 # method `export` is the only import upwards.
 UPWARDS = {"search.translator imports formats.exporters"}
