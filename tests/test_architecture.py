@@ -51,9 +51,16 @@ KNOW_ONLY = {
 # Modules that know less than their door.
 MODULES_KNOW_ONLY = {
     # They are copied to machines without the package.
-    "search.translation": set(),
+    "search.translation": {"text.spans"},
     "text.sentences": set(),
-    "formats.lite_translator": {"search.translation", "text.sentences"},
+    "text.spans": {"text.sentences"},
+    "text.doubts": set(),
+    "formats.lite_translator": {
+        "search.translation",
+        "text.doubts",
+        "text.sentences",
+        "text.spans",
+    },
 }
 # What a translator is decides what is written, so the writers stand above it. Its
 # method `export` is the only import upwards.
