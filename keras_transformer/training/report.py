@@ -88,7 +88,7 @@ def report_held_out(console: Console, sets: Split, wanted: int | None):
             f"{TEST}; {others} with a sentence of these are left out",
         )
     if wanted is None:
-        what = "`--valid` gives other validation pairs, `hold_out` 0 takes none"
+        what = "other validation pairs: `--valid`; none: `hold_out` 0 (`--config`)"
         if sets.validation is None:
             what = "no validation: of so few pairs none are held out (`--valid`)"
         say(console, what)

@@ -175,7 +175,15 @@ def _found_by(translator, options):
         return lambda texts: [[best] for best in translator.translate(texts, *terms)]
     if options.terms is not None:
         raise ValueError("`--terms` needs whole texts: no `--n-best`, no `--no-split`.")
-    return lambda texts: translator.nbest(texts, options.n_best or 1)
+    doubts_of = load_module("text.doubts").doubts_of
+
+    def found_by(texts):
+        rows = translator.nbest(texts, options.n_best or 1)
+        for text, row in zip(texts, rows, strict=True):
+            row[0] = row[0]._replace(doubts=doubts_of(text, row[0].text))
+        return rows
+
+    return found_by
 
 
 def _terms_of(file):

@@ -305,6 +305,11 @@ def test_doubts_are_told_by_their_number_and_counted(
     result, told = objects(capsys, *words)
     assert result["doubts"] == counts
     assert "; doubtful: loop 1, score 2" in told
+    loop = SimpleNamespace(nbest=lambda *_: [[Translation("la la la", -1.0, False)]])
+    with monkeypatch.context() as patched:
+        patched.setattr(use_verbs, "load_translator", lambda _: loop)
+        result, _ = objects(capsys, "translate", "any", "a", "--no-split")
+    assert result["doubts"] == {"loop": 1}
     test = tiny_run.write_pairs(tmp_path / "test.tsv", [("la la", "b"), ("hm", "c")])
     assert run("evaluate", "any", "--test", test) == 0
     assert "\ndoubtful: loop 1, score 2\n" in capsys.readouterr().out
