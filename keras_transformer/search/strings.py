@@ -189,11 +189,10 @@ class StringSearch:
             "truncated": source.truncated,
         }
         if spans is None:
-            given, carried = (
-                getattr(self.tokenizers, side).spans for side in ("source", "target")
-            )
-            had = tf.reduce_any(source.ids[:, :, None] == tf.constant(given), axis=1)
-            has = tf.reduce_any(ids[..., None] == tf.constant(carried), axis=2)
+            given = tf.constant(self.tokenizers.source.spans, tf.int32)
+            carried = tf.constant(self.tokenizers.target.spans, tf.int32)
+            had = tf.reduce_any(source.ids[:, :, None] == given, axis=1)
+            has = tf.reduce_any(ids[..., None] == carried, axis=2)
             is_lossy = tf.reduce_any(had[:, None] & ~has, axis=2)  # (B, n_best)
             return outputs | {"is_lossy": is_lossy}
         lost = lost.to_tensor()

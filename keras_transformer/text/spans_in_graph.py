@@ -146,5 +146,6 @@ def _without_glue(spans, rules):
 
 def _repeats(texts):
     """Returns how many equal texts come before each in its row [B, T]."""
-    is_equal = tf.cast(texts[:, :, None] == texts[:, None, :], tf.int32)
-    return tf.reduce_sum(tf.linalg.band_part(is_equal, -1, 0), axis=2)
+    place = tf.range(tf.shape(texts)[1])
+    is_same = (texts[:, :, None] == texts[:, None]) & (place < place[:, None])
+    return tf.math.count_nonzero(is_same, axis=2)

@@ -28,6 +28,7 @@ FINDER = SpanFinder(RULES)
 
 SPANS = {
     "A plain sentence, with 2 men (and 300 - no, 3rd - dogs) in the 1990s.": [],
+    "Not within words: abc1234, xA4 and usb3.5.": [],
     "See https://a.b/c?d=1, or (http://x.org/a_(b)). www.foo.com!": [
         "https://a.b/c?d=1",
         "http://x.org/a_(b)",
@@ -145,9 +146,9 @@ def test_spans_come_back(name):
 
 
 def test_the_model_sees_whole_words_and_at_most_eight_pieces():
-    hidden = FINDER.hidden("<b>Two</b>{a}{b} %s-%s %s %s (%s)%s.")
+    hidden = FINDER.hidden("<b>Two</b>{a}{b} %s-%s %s %s (%s)x%s.")
     seen = FINDER.seen(hidden, FINDER.pieces(hidden.spans))
-    assert shown(seen) == "0 Two 1 2 3 4-5 6 7 (%s)%s."
+    assert shown(seen) == "0 Two 1 2 3 4-5 6 7 (%s)x%s."
 
 
 TERMS = {"router": "Router", "SAP": "SAP-System", "big router": "Kern", "Acme": None}
