@@ -83,7 +83,9 @@ HAVE_TENSORFLOW_PATHS = {
     )
 }
 # Strings come in and go out here: TensorFlow from the first line.
-NEED_TENSORFLOW = {f"{PACKAGE}.search.strings", f"{PACKAGE}.search.translator"}
+NEED_TENSORFLOW = {
+    f"{PACKAGE}.search.{name}" for name in ("string_search", "strings", "translator")
+}
 
 
 @functools.cache

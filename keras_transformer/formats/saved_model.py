@@ -23,12 +23,8 @@ from keras_transformer.formats.versions import (
 from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import example_sources, training_data
-from keras_transformer.search.strings import (
-    SIGNATURES,
-    StringSearch,
-    as_arrays,
-    signatures_of,
-)
+from keras_transformer.search.string_search import StringSearch
+from keras_transformer.search.strings import SIGNATURES, as_arrays, signatures_of
 from keras_transformer.search.translation import TextTranslator
 
 # Files for TensorFlow Serving, Docker and Kubernetes beside the versions.

@@ -19,7 +19,8 @@ from keras_transformer.search.compiled import as_graph, identity_of
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.search.shortlist import Shortlist
-from keras_transformer.search.strings import SIGNATURES, StringSearch, as_arrays
+from keras_transformer.search.string_search import StringSearch
+from keras_transformer.search.strings import SIGNATURES, as_arrays
 from keras_transformer.search.translation import TextTranslator
 from keras_transformer.text.tokenizer_pair import TokenizerPair
 
