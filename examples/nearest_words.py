@@ -39,13 +39,13 @@ def id_of(tokenizer, word):
 def nearest(directions, tokenizer, vector, given, count):
     """Returns the `count` pieces nearest to a vector (D,), and their cosines.
 
-    Special pieces, single bytes and the ids in `given` are left out; otherwise the
-    nearest to a - b + c is mostly a or c.
+    Special pieces, those of spans, single bytes and the ids in `given` are left out;
+    otherwise the nearest to a - b + c is mostly a or c.
     """
     cosines = directions @ (vector / np.linalg.norm(vector))
     pieces = tokenizer.pieces(range(len(directions)))
     hidden = [i for i, piece in enumerate(pieces) if piece.startswith("<0x")]
-    cosines[[0, 1, 2, 3, *hidden, *given]] = -2
+    cosines[[0, 1, 2, 3, *tokenizer.spans, *hidden, *given]] = -2
     best = np.argsort(-cosines, kind="stable")[:count]
     return [(pieces[i], float(cosines[i])) for i in best]
 

@@ -498,8 +498,8 @@ ERRORS = {
         "`batch_size` must be at least 1"
     ),
     "translator(pad_id=3, unknown_id=0)": "must have the same `pad_id`",
-    "translator(source_vocabulary_size=299, target_vocabulary_size=299)":
-        "Received: 300 pieces, source_vocabulary_size=299",
+    "translator(source_vocabulary_size=307, target_vocabulary_size=307)":
+        "Received: 308 pieces, source_vocabulary_size=307",
     "translator(positions='learned', max_positions=9)": "306 tokens, max_positions=9",
 }  # fmt: skip
 

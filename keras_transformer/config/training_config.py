@@ -100,8 +100,7 @@ class TrainingConfig(Config):
     )
     test_size: int = option(
         0,
-        "pairs to take out of the training pairs as a test set, test.tsv in the run, "
-        "which is scored at the end",
+        "pairs to hold out as a test set, test.tsv in the run, scored at the end",
         minimum=0,
     )
     ema_decay: float | None = option(

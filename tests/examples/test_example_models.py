@@ -427,7 +427,7 @@ def test_export_of_the_recurrent_translator_gives_the_live_translations(tmp_path
     randomise(model, np.random.default_rng(16))
     # Its words make no sense, but they differ.
     scale = np.full(tokenizers.target.vocabulary_size, 3.0, "float32")
-    scale[4:260] = 0.0  # Bytes: seldom good UTF-8 together.
+    scale[4:268] = 0.0  # Bytes: seldom good UTF-8 together.
     table = model.get_layer("embedding").reverse_embeddings
     table.assign(numpy(table) * scale)
     translator = recurrent.Translator(model, tokenizers, beam_size=3, extra=20)

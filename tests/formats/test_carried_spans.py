@@ -49,7 +49,7 @@ class Copying(keras.Model):
         source = ops.where(source == SWAP[0], SWAP[1], source)
         length = ops.shape(target_in)[1]
         longer = ops.pad(source, [[0, 0], [0, length]])[:, :length]
-        return 20.0 * ops.one_hot(longer, 300)
+        return 20.0 * ops.one_hot(longer, 308)
 
 
 @functools.cache

@@ -83,7 +83,7 @@ def found_by_ctranslate2(translator, directory, **options):
 
 def test_ctranslate2_finds_the_same_translations(tmp_path):
     config = translator_of({}, beam_size=1).config  # Outputs of many lengths.
-    translator = kt.Translator(tiny_run.model(), tiny_run.tokenizers(), config)
+    translator = kt.Translator(tiny_run.model(7), tiny_run.tokenizers(), config)
     path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=1)
     lengths = {len(result.hypotheses[0]) for result in results}
@@ -97,7 +97,7 @@ def test_ctranslate2_scores_a_beam_as_we_do(tmp_path):
     # Its beams are not quite ours: of the 2 N best tokens it lets the first N end.
     translator = translator_of({"output_bias": True}, beam_size=3)
     # No padding and no start, which CTranslate2 takes out of the softmax.
-    translator.model.output_bias.assign(np.where(np.arange(300) < 2, -1000.0, 0.0))
+    translator.model.output_bias.assign(np.where(np.arange(308) < 2, -1000.0, 0.0))
     path = translator.export(tmp_path / "model", "ctranslate2")
     results = found_by_ctranslate2(translator, path, beam_size=3, num_hypotheses=3)
     piece_id = SentencePieceProcessor(str(path / "joint.model")).piece_to_id

@@ -154,7 +154,7 @@ def test_an_export_gives_what_the_live_ensemble_gives(tmp_path):
 
 
 def test_members_need_one_tokenizer(tmp_path):
-    config = TokenizerConfig(300, algorithm="unigram")
+    config = TokenizerConfig(308, algorithm="unigram")
     other = learn_tokenizers(tiny_run.TRAIN, config)
     stranger = Translator(tiny_run.model(), other, tiny_run.CONFIG.decoding)
     with pytest.raises(ValueError, match="must have one tokenizer.*: member 3 with"):

@@ -98,13 +98,13 @@ def keras_only(config, causal=True):
     """An encoder-decoder of Keras' own layers."""
     source = keras.Input((None,), dtype="int32", name="source")
     target = keras.Input((None,), dtype="int32", name="target_in")
-    embed, is_token = keras.layers.Embedding(300, 16), ops.not_equal(source, 0)
+    embed, is_token = keras.layers.Embedding(308, 16), ops.not_equal(source, 0)
     attend = [keras.layers.MultiHeadAttention(2, 8) for _ in range(3)]
     encoded, decoded = embed(source), embed(target)
     encoded += attend[0](encoded, encoded, value_mask=is_token)
     decoded += attend[1](decoded, decoded, use_causal_mask=causal)
     decoded += attend[2](decoded, encoded, value_mask=is_token)
-    logits = keras.layers.Dense(300)(decoded)
+    logits = keras.layers.Dense(308)(decoded)
     return keras.Model((source, target), logits, name="keras_only")
 
 
@@ -141,9 +141,9 @@ def dense(config=None):
 
 def learned(config=None):
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
-    table = kt.PositionalEmbedding(300, 16, positions="learned", max_length=10)
+    table = kt.PositionalEmbedding(308, 16, positions="learned", max_length=10)
     states = table(target) + 0 * ops.sum(table(source), axis=1, keepdims=True)
-    return keras.Model((source, target), keras.layers.Dense(300)(states))
+    return keras.Model((source, target), keras.layers.Dense(308)(states))
 
 
 def test_a_text_beyond_the_learned_positions_is_an_error():
@@ -154,9 +154,9 @@ def test_a_text_beyond_the_learned_positions_is_an_error():
 
 def test_a_model_that_sees_padding_is_told():
     source, target = (keras.Input((None,), dtype="int32") for _ in range(2))
-    mean = ops.mean(keras.layers.Embedding(300, 16)(source), axis=1, keepdims=True)
-    states = keras.layers.Embedding(300, 16)(target) + mean
-    model = keras.Model((source, target), keras.layers.Dense(300)(states), name="mean")
+    mean = ops.mean(keras.layers.Embedding(308, 16)(source), axis=1, keepdims=True)
+    states = keras.layers.Embedding(308, 16)(target) + mean
+    model = keras.Model((source, target), keras.layers.Dense(308)(states), name="mean")
     with pytest.warns(UserWarning, match="'mean' change with padding of the source"):
         kt.Generator(model, SEARCH)
 

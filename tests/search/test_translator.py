@@ -211,7 +211,7 @@ def test_other_seeds_and_higher_temperatures_draw_other_texts(translator):
 def test_a_translator_says_what_it_holds(saved_model):
     translator = tiny_run.translator()
     size = translator.model.count_params()
-    expected = f"<Translator: Transformer of {size:,} parameters, <TokenizerPair: 300 "
+    expected = f"<Translator: Transformer of {size:,} parameters, <TokenizerPair: 308 "
     assert repr(translator) == expected + "pieces>>"
     exported = ExportedTranslator(saved_model)
     assert repr(exported) == f"<ExportedTranslator: {saved_model}>"

@@ -48,7 +48,7 @@ def test_a_plan_of_a_new_run_chooses_what_was_not_given(tmp_path):
     assert (found.state, found.init) == (None, None)
     assert not (found.is_set_up or found.is_finished)
     assert found.config.training.average == "last"
-    assert found.config.model.target_vocabulary_size == 300
+    assert found.config.model.target_vocabulary_size == 308
     assert sorted(found.data) == ["training", "validation"]
     assert not any(tmp_path.iterdir())
 

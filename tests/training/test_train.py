@@ -52,7 +52,7 @@ def test_a_run_leaves_everything_in_its_directory(run_directory):
     data = json.loads((run_directory / "data.json").read_text("utf-8"))
     assert sorted(data) == ["planned_updates", "training", "validation"]
     config, given = RunConfig.load(run_directory / "config.json"), tiny_run.CONFIG
-    sizes = dict(source_vocabulary_size=300, target_vocabulary_size=300)
+    sizes = dict(source_vocabulary_size=308, target_vocabulary_size=308)
     # A warm-up is at most a fifth of 12 updates, and its peak stays.
     fitted = dict(warmup_steps=2, learning_rate=(16 * 10) ** -0.5, average="last")
     assert config == given.with_options(**sizes, **fitted)
@@ -276,7 +276,7 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     tokens = re.fullmatch(r"a batch has (\d+) tokens of both sides on .*", lines[4])
     assert 256 < int(tokens[1]) < 2 * 256
     assert lines[6:] == [
-        "Transformer: 1+1 layers, d_model 16, d_ff 32, 2 heads, 300 pieces",
+        "Transformer: 1+1 layers, d_model 16, d_ff 32, 2 heads, 308 pieces",
         "10,176 parameters",
         "nothing was trained or written: this was a dry run",
     ]
