@@ -26,11 +26,8 @@ _NAME = re.compile(r"\b(?:[^\W_]{2,}|\d)\b")
 _MARKS = re.compile(
     r"[¿¡](?=[^.!?¿¡]*[.!?]+\s*$)|(?<=[^\s.!?…。！？])\s*[.!?…。！？]+\s*$"
 )
-# The front of a text, and its end before the mark.
-_EDGES = (
-    ("^", f"{PIECES[0]} "),
-    (r"(?<![\s.!?…。！？])\s*[.!?…。！？]*\s*$", rf" {PIECES[0]}\g<0>"),
-)
+# The end of a text, before its mark.
+_END = re.compile(r"(?<![\s.!?…。！？])\s*[.!?…。！？]*\s*$")
 
 
 def _in_capitals(source, target):
@@ -76,7 +73,8 @@ def _with_typo(source, target):
 def _carrying(source, target):
     """Returns pieces of spans for one to three words or numbers that both sides have.
 
-    A pair without one gets a piece at the front or before the final mark.
+    A word may stay, between two pieces, as between tags. Others are at the front and
+    before the final mark, always if no word is common.
     """
     if PIECES[0] in source:  # It has spans of its own.
         return source, target
@@ -84,18 +82,22 @@ def _carrying(source, target):
     names = collections.Counter(_NAME.findall(source))
     others = collections.Counter(_NAME.findall(target))
     words = [word for word in names if names[word] == others[word] == 1]
-    if not words:
-        place, piece = rng.choice(_EDGES)
-        source = re.sub(place, piece, source, count=1)
-        return source, re.sub(place, piece, target, count=1)
-    start = rng.randrange(len(words))
-    chosen = words[start : start + rng.randint(1, 3)]
-    pieces = dict(zip(chosen, PIECES, strict=False))
+    start = rng.randrange(max(1, len(words)))
+    pieces = iter(PIECES)
+    front = f"{next(pieces)} " if rng.random() < 0.5 else ""
+    shown = {}
+    for word in words[start : start + rng.randint(1, 3)]:
+        shown[word] = next(pieces)
+        if rng.random() < 0.4:
+            shown[word] += f" {word} {next(pieces)}"
+    is_last = rng.random() < 0.5 or not (front or shown)
+    end = f" {next(pieces)}\\g<0>" if is_last else r"\g<0>"
 
-    def seen(name):
-        return pieces.get(name[0], name[0])
+    def carried(text):
+        text = _NAME.sub(lambda name: shown.get(name[0], name[0]), text)
+        return _END.sub(end, front + text, count=1)
 
-    return _NAME.sub(seen, source), _NAME.sub(seen, target)
+    return carried(source), carried(target)
 
 
 # In which form a test set is scored too.

@@ -20,6 +20,7 @@ TO_CHINESE = ("They live here.", "他们住在这里。")
 TURKISH = ("İstanbul ılık iyi.", "Istanbul is warm.")
 EMOJI = ("I love 🎉 parties!", "Ich liebe 🎉 Partys!")
 CAPITALS = ("NATO MEETS", "DIE NATO TAGT")
+CARRIED = {ord(shown): piece for shown, piece in zip("①②③④⑤⑥", PIECES, strict=False)}
 LETTERS, NUMBER, EMPTY = ("a b c d", "d c b a"), ("12 3456", "twelve"), ("", "")
 # A view, a pair and what it becomes; without that, the pair itself.
 VIEWS = [
@@ -62,17 +63,18 @@ VIEWS = [
 ]
 
 
-SPAN, NEXT = PIECES[:2]
 VIEWS.append(
     (
         "carrying",
         (
             ("Tom met Tom and Ann on 4 May.", "Tom traf Ann am 4. Mai."),
-            "Tom met Tom and ① on ② May.",
-            "Tom traf ① am ②. Mai.",
+            "① Tom met Tom and ② Ann ③ on ④ 4 ⑤ May ⑥.",
+            "① Tom traf ② Ann ③ am ④ 4 ⑤. Mai ⑥.",
         ),
+        (("Bob saw Ann.", "Bob sah Ann."), "① Bob saw ②.", "① Bob sah ②."),
         (("Two men run", "Zwei rennen."), "① Two men run", "① Zwei rennen."),
         (("Two men ran!", "Zwei rannten."), "Two men ran ①!", "Zwei rannten ①."),
+        (("They go.", "Sie gehen"), "① They go ②.", "① Sie gehen ②"),
         (("See a.org/x, Tom!", "Hin: a.org/x, Tom!"), "See ①, Tom!", "Hin: ①, Tom!"),
         (CHINESE, "他们在公园里 ①。", "They are in the park ①."),
     )
@@ -84,7 +86,7 @@ def test_a_view_of_a_pair(view):
     name, *table = view
     number = [*FORMS, "carrying"].index(name) + 1
     for pair, *expected in table:
-        sides = [text.replace("①", SPAN).replace("②", NEXT) for text in expected]
+        sides = [text.translate(CARRIED) for text in expected]
         assert [*views_of(*pair, carries=True)][number] == (tuple(sides) or pair)
     assert [*views_of(*TO_CHINESE, carries=False)][5] == TO_CHINESE
 

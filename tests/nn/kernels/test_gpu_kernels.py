@@ -20,14 +20,22 @@ from keras_transformer.search import Generator
 GPU = ("GPU", "DEFAULT")
 XLA = ("XLA_GPU_JIT",)
 
-# What belongs on the host: strings, ragged rows of their pieces, files.
+# What belongs on the host: strings, ragged rows of their pieces, the choice among a few
+# hypotheses, files.
 HOST = set(
     """
-    ConcatV2(string) Const(string) Fill(string) GatherV2(string) MergeV2Checkpoints
-    Pack(string) RaggedGather(int32) RaggedRange(int64) RaggedTensorToTensor(int32)
-    Reshape(string) RestoreV2 SaveV2 Select(string) SelectV2(string)
-    SentencepieceDetokenizeOp SentencepieceOp SentencepieceTokenizeOp
-    ShardedFilename StaticRegexFullMatch StridedSlice(string) StringJoin
+    Add(string) ArgMax(int32) ArgMax(int8) ArgMin(int32) BroadcastTo(string)
+    ConcatV2(string) Const(string) DenseBincount(int64) Equal(string) ExpandDims(string)
+    Fill(string) GatherNd(bool) GatherNd(string) GatherV2(string) MergeV2Checkpoints
+    Pack(string) RaggedGather(int32) RaggedGather(string) RaggedRange(int64)
+    RaggedTensorToTensor(float32) RaggedTensorToTensor(int32)
+    RaggedTensorToTensor(int64) RaggedTensorToTensor(string) Reshape(string) RestoreV2
+    SaveV2 Select(string) SelectV2(string) SentencepieceDetokenizeOp SentencepieceOp
+    SentencepieceTokenizeOp ShardedFilename Size(string) StaticRegexFullMatch
+    StaticRegexReplace StridedSlice(string) StringJoin StringLength StringLower
+    StringSplitV2 StringToHashBucketFast Substr(int32) TensorScatterUpdate(string)
+    Tile(string) UnicodeDecode UnicodeEncode UnicodeTranscode UnsortedSegmentJoin
+    UnsortedSegmentMin(int64) UnsortedSegmentSum(int64)
     """.split()
 )
 IDS = tf.TensorSpec([None, None], tf.int32)
