@@ -234,7 +234,7 @@ def test_a_dry_run_says_what_it_would_begin_with(trained, tmp_path):
     lines = [line for line in stream.getvalue().splitlines() if line]
     assert lines[0].startswith("no validation: of so few pairs none are held out")
     assert lines[1] == f"starting from the weights of {trained}"
-    assert any(line == "10,176 parameters" for line in lines)
+    assert any(line == "10,304 parameters" for line in lines)
     assert not list(tmp_path.iterdir())
 
 

@@ -92,7 +92,7 @@ def test_a_run_keeps_what_it_was(run_directory):
     assert summary["examples"] == [list(pair) for pair in tiny_run.VALID[:3]]
     assert summary["machine"]["backend"].startswith("tensorflow ")
     first, scores, rest, written, *following = summary_lines(summary, run_directory)
-    assert first.startswith("trained 10,176 parameters: 12 updates, 3 epochs in ")
+    assert first.startswith("trained 10,304 parameters: 12 updates, 3 epochs in ")
     one = summary_lines(summary | {"epochs": 1, "updates": 1}, run_directory)[0]
     assert ": 1 update, 1 epoch in " in one
     figures = [f"{name} {value:.4f}" for name, value in summary["final"].items()]
@@ -277,7 +277,7 @@ def test_a_dry_run_names_everything_and_writes_nothing(tmp_path):
     assert 256 < int(tokens[1]) < 2 * 256
     assert lines[6:] == [
         "Transformer: 1+1 layers, d_model 16, d_ff 32, 2 heads, 308 pieces",
-        "10,176 parameters",
+        "10,304 parameters",
         "nothing was trained or written: this was a dry run",
     ]
     assert not list(tmp_path.iterdir())
@@ -306,7 +306,7 @@ def test_a_dry_run_refuses_what_train_does_and_says_what_is_frozen(tmp_path):
     compiled = {"batch_shapes": 1, "jit_compile": True, "freeze": "encoder"}
     config = tiny_run.CONFIG.with_options(**compiled)
     lines = said_by_dry_run(tmp_path / "run", config, None)
-    assert lines[-2].endswith("8,016 of 10,176 parameters, without encoder")
+    assert lines[-2].endswith("8,144 of 10,304 parameters, without encoder")
     for options, message in (
         ({"max_length": 2}, "no good pair"),
         ({"patience": 3}, "needs validation pairs"),
