@@ -82,7 +82,7 @@ class RayTranslator:
         return self._run("translate", texts, *terms)
 
     def nbest(self, texts: list[str], n_best: int = 1) -> list[list[Translation]]:
-        """Returns the `n_best` `Translation`s of each sentence, best first."""
+        """Returns up to `n_best` translations of each sentence, best first."""
         return self._run("nbest", texts, n_best)
 
     def _run(self, name, texts, *options):
