@@ -311,15 +311,16 @@ def main(arguments: list[str] | None = None) -> int:
         lines = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
         for number, line in enumerate(lines, start=1):
             [best] = translator.translate([line])
-            print(" ".join(best.text.split("\n")), flush=True)  # noqa: T201
+            text = best.text if "\n" in line else " ".join(best.text.split("\n"))
+            print(text, flush=True)  # noqa: T201
+            doubts = [*best.doubts, *best.lost]
             if best.truncated:
-                what = "sentence" if options.texts else "line"
-                message = f"warning: {what} {number} is too long and was cut"
-                print(message, file=sys.stderr)  # noqa: T201
-            if best.doubts:
-                doubts = ", ".join(best.doubts)
-                message = f"warning: translation {number} is doubtful: {doubts}"
-                print(message, file=sys.stderr)  # noqa: T201
+                doubts.append("its source was cut")
+            if doubts:
+                print(  # noqa: T201
+                    f"warning: translation {number} is doubtful: {', '.join(doubts)}",
+                    file=sys.stderr,
+                )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         return 130  # As a shell reports it.

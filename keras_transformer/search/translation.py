@@ -134,8 +134,12 @@ class TextTranslator:
                 if source
             )
             best = _best_of(row)
-            doubts = (*row["doubts"].split(), *["lost"][: len(best.lost)])
-            results.append(best._replace(sentences=tuple(sentences), doubts=doubts))
+            doubts = row["doubts"].split()
+            if best.lost:
+                doubts.append("lost")
+            results.append(
+                best._replace(sentences=tuple(sentences), doubts=tuple(doubts))
+            )
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 # Characters that Unicode promises no text has.
-CUT, KEPT, END = "\ufdd0", "\ufdd1", "\ufdd2"
+CUT = "\ufdd0"
+KEPT = "\ufdd1"
+END = "\ufdd2"
 # Where `text.spans` has taken a span out, and a space that only the model sees.
 PLACE, GLUE = "\ufde0", "\ufdd6"
 MARKS = f"[{CUT}{KEPT}{END}]"

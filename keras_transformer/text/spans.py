@@ -22,7 +22,9 @@ else:  # Beside a copy of that file.
 # Characters that Unicode promises no text has; `text.sentences` has others.
 PIECES = tuple("\ufde0\ufde1\ufde2\ufde3\ufde4\ufde5\ufde6\ufde7")
 # A span is OPEN, its source and CLOSE, or OPEN, source, TO, what replaces it and CLOSE.
-OPEN, TO, CLOSE = "\ufdd3", "\ufdd4", "\ufdd5"
+OPEN = "\ufdd3"
+TO = "\ufdd4"
+CLOSE = "\ufdd5"
 # In a translation, the place of a piece that is no span.
 GONE = "\ufdd7"
 

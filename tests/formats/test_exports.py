@@ -116,6 +116,9 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
     assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:2]))
     done = run(input="\n".join(TEXTS[:3]) + "\n")
     assert (done.returncode, done.stdout.splitlines()) == (0, live(TEXTS[:3]))
+    letter = "the dog runs.\n\nthe bear sings."
+    done = run(letter)
+    assert done.stdout == live([letter])[0] + "\n"
     done = run("--threads", "0")
     assert done.returncode == 1
     assert done.stderr == "error: `threads` must be at least 1. Received: threads=0\n"

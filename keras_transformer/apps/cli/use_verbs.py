@@ -191,7 +191,10 @@ def _found_by(translator, options):
     def found_by(texts):
         rows = translator.nbest(texts, options.n_best or 1)
         for text, row in zip(texts, rows, strict=True):
-            row[0] = row[0]._replace(doubts=doubts_of(text, row[0].text))
+            doubts = doubts_of(text, row[0].text)
+            if row[0].lost:
+                doubts += ("lost",)
+            row[0] = row[0]._replace(doubts=doubts)
         return rows
 
     return found_by

@@ -323,11 +323,13 @@ def test_doubts_are_told_by_their_number_and_counted(
     result, told = objects(capsys, *words)
     assert result["doubts"] == counts
     assert "; doubtful: loop 1, score 2" in told
-    loop = SimpleNamespace(nbest=lambda *_: [[Translation("la la la", -1.0, False)]])
+    found = Translation("la la la", -1.0, False, lost=("a.org/b",))
+    loop = SimpleNamespace(nbest=lambda *_: [[found]])
     with monkeypatch.context() as patched:
         patched.setattr(use_verbs, "load_translator", lambda _: loop)
-        result, _ = objects(capsys, "translate", "any", "a", "--no-split")
-    assert result["doubts"] == {"loop": 1}
+        result, told = objects(capsys, "translate", "any", "a", "--no-split")
+    assert result["doubts"] == {"loop": 1, "lost": 1}
+    assert told == f"{said}1 is doubtful: loop, lost, a.org/b\n"
     test = tiny_run.write_pairs(tmp_path / "test.tsv", [("la la", "b"), ("hm", "c")])
     assert run("evaluate", "any", "--test", test) == 0
     assert "\ndoubtful: loop 1, score 2\n" in capsys.readouterr().out
