@@ -33,7 +33,8 @@ _SPACES = " \t\u00a0\u2000-\u200a\u202f\u3000"
 _ANY_SPACE = f"[{_SPACES}\n\r]"
 # Of the scripts that write no space between words.
 _WIDE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
-_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f{_WIDE}{_MARK}"
+_CURRENCY = "$¢£¤¥\u20a0-\u20cf"
+_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f\u20a0-\u20cf{_WIDE}{_MARK}"
 _WORD = f"[^\\x00-/:-@{_SYMBOL}]"
 _LETTER = f"[^\\x00-@{_SYMBOL}]"
 # Of an address: any character, and one that can be its last.
@@ -50,6 +51,7 @@ _ADDRESSES = (
 _VALUE = f"(?:\"[^\"<>{_MARK}]*\"|'[^'<>{_MARK}]*'|[^{_SPACES}\n\r\"'<>={_MARK}]+)"
 _ATTRIBUTE = f"{_ANY_SPACE}+[A-Za-z_:@][A-Za-z0-9_.:@-]*={_VALUE}"
 _DIGITS = "[0-9]+(?:[.,:/'’T\u00a0\u202f-][0-9]+)+"
+_NUMBER = f"(?:{_DIGITS}|[0-9]+)(?: [0-9]{{3}})*"
 _SPANS = (
     f"\\{{\\{{[^{{}}{_MARK}]*\\}}\\}}|\\{{%[^{{}}{_MARK}]*%\\}}",
     f"\\$?\\{{[^{{}}{_SPACES}\n\r{_MARK}]*\\}}",
@@ -57,14 +59,15 @@ _SPANS = (
     "%[A-Z_]{2,}%",
     f"</?[A-Za-z][A-Za-z0-9:-]*(?:{_ATTRIBUTE})*{_ANY_SPACE}*/?>|<!--[^<>{_MARK}]*-->",
     "&(?:[A-Za-z][A-Za-z0-9]+|#[0-9]+|#[xX][0-9A-Fa-f]+);",
-    # A telephone, a number with a mark inside, a long one, a code.
+    # A telephone, a price or share, a number of two digits or more, a code.
     "\\+[0-9]+(?:[ ./()-]{1,2}[0-9]+)+",
+    f"[-+−]?[{_CURRENCY}] ?{_NUMBER}|[-+−]?{_NUMBER}(?:%| ?[{_CURRENCY}]| ?°[CF]?)",
     f"[-+−]?{_DIGITS}(?: [0-9]{{3}})*{_LETTER}*",
-    "[0-9]{4,}|[0-9]+(?: [0-9]{3})+",
+    "[0-9]{2,}|[0-9]+(?: [0-9]{3})+",
     "(?:[A-Z]+[-_/]?|v)[0-9][A-Za-z0-9]*(?:[-_./][A-Za-z0-9]+)*(?: [0-9]{2,})*",
 )
-# Not one of them, though its end looks like one: 1990s, 100 %d, example.community.
-_NO_SPANS = (f"[0-9]+{_LETTER}{_WORD}*", f"[0-9]+[{_SPACES}]?%")
+# Not one of them, though its end looks like one: 1990s, 100 %sure, example.community.
+_NO_SPANS = (f"[0-9]+{_LETTER}{_WORD}*", f"[0-9]+[{_SPACES}]?%{_LETTER}{{3}}")
 _NO_ADDRESS = f"{_HOST}(?:com|org|net)[A-Za-z0-9-]"
 
 
