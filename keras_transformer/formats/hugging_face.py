@@ -8,6 +8,7 @@ from keras_transformer.config.extras import required
 from keras_transformer.files import read_json
 from keras_transformer.formats.contents import Options, Tensors, described
 from keras_transformer.formats.imported_model import renamed, translator_of
+from keras_transformer.formats.pytorch_weights import read_pytorch_weights
 from keras_transformer.formats.vocabulary import Vocabulary, numbered_pieces
 from keras_transformer.search.translator import Translator
 
@@ -89,8 +90,8 @@ def import_hugging_face(path: str | Path) -> Translator:
     """Imports a `MarianMTModel` of Hugging Face's Transformers.
 
     Args:
-        path: A folder with config.json, model.safetensors, source.spm, target.spm and
-            vocab.json, as `save_pretrained` writes it. Pickled weights are refused.
+        path: A folder with config.json, model.safetensors or pytorch_model.bin,
+            source.spm, target.spm and vocab.json, as `save_pretrained` writes it.
 
     Returns:
         A `Translator` with the search options of generation_config.json.
@@ -189,12 +190,14 @@ def _sizes(options):
 def _tensors(path):
     """Returns the arrays of the file of weights."""
     weights = path / "model.safetensors"
-    for name in ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"):
+    pickled = path / "pytorch_model.bin"
+    if pickled.exists() and not weights.exists():
+        return Tensors(read_pytorch_weights(pickled), str(pickled))
+    for name in ("tf_model.h5", "flax_model.msgpack"):
         if (path / name).exists() and not weights.exists():
             raise ValueError(
-                f"{path} has its weights in {name}, which may run code and is not "
-                "read. If you trust it, convert it with Transformers: MarianMTModel."
-                f"from_pretrained({str(path)!r}).save_pretrained(FOLDER)"
+                f"{path} has its weights in {name} alone; model.safetensors or "
+                "pytorch_model.bin is needed"
             )
     if (path / "model.safetensors.index.json").exists():
         raise ValueError(f"{path}: weights in several files are not supported")

@@ -279,7 +279,7 @@ def test_pickled_weights_and_another_cutting_of_words(spoiled):
     folder = spoiled("hugging_face")
     (folder / SAFETENSORS).unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harm()))
-    check_refused(folder, "pytorch_model.bin", "save_pretrained")
+    check_refused(folder, "pytorch_model.bin", "it wants _pytest.outcomes")
     folder = spoiled("opus")
     (folder / "source.spm").rename(folder / "source.bpe")
     check_refused(folder, ".bpe")
