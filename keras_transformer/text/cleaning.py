@@ -40,7 +40,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 # of a brand, so that these are no evidence.
 _SIGNS = "¡¢£¤¥¦§¨©ª¬\xad¯±´µ¶·¸¹º¼½¾¿€‚ƒ„†‡ˆ‰Š‹ŒŽ•˜š›œžŸ"
 _MOJIBAKE = re.compile(
-    f"\ufffd|â€|Ä™|Â[{_SIGNS}®™°²³]|[ÃÄÅÐÑ][{_SIGNS}]|[à-ï][{_SIGNS}]{{2}}"
+    f"\ufffd|â€|Ä™|Ã[²³]|Â[{_SIGNS}®™°²³]|[ÃÄÅÐÑ][{_SIGNS}]|[à-ï][{_SIGNS}]{{2}}"
 )
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _ADDRESS = re.compile("[!-~]{25,}")  # Or a line of dashes: a word of any length.
