@@ -19,12 +19,11 @@ KEPT = "\ufdd1"
 END = "\ufdd2"
 # Where `text.spans` has taken a span out, and a space that only the model sees.
 PLACE, GLUE = "\ufde0", "\ufdd6"
-MARKS = f"[{CUT}{KEPT}{END}]"
 
-_SPACES = f" \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000{GLUE}"
-_BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
-_SPACE = f"[{_SPACES}]"
-_ANY_SPACE = f"[{_SPACES}{_BREAKS}]"
+SPACES = " \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
+_SPACE = f"[{SPACES}{GLUE}]"
+_ANY_SPACE = f"[{SPACES}{GLUE}{BREAKS}]"
 # Of an item of a list, a quoted line or a speaker.
 _MARKER = f"(?:(?:[-–—*•·]|>+|[0-9]{{1,3}}[.)]){_SPACE}+)"
 # The end of a sentence, with the quotes and brackets that close there.
@@ -40,7 +39,7 @@ _WIDE_STOPS = "。！？｡"
 _WIDE_CLOSING = "”’」』）》】〉"
 _WIDE_OPENING = "[“‘「『（《【〈]"
 _WIDE_LETTER = "[\u3040-\u30ff\u3400-\u9fff]"
-_WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{_SPACES}{_BREAKS}{CUT}{END}]"
+_WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{SPACES}{GLUE}{BREAKS}{CUT}{END}]"
 
 # They stand before a name or a number, so no sentence ends with them.
 ABBREVIATIONS = tuple(
@@ -97,7 +96,7 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
     kept = f"\\1\\2{KEPT}"
     cut = f"\\1{CUT}\\2{CUT}\\3"
     before = f"{_ANY_SPACE}+{_MARKER}*|{_MARKER}+"
-    line_break = f"{_SPACE}*[{_BREAKS}]{_ANY_SPACE}*{_MARKER}*"
+    line_break = f"{_SPACE}*[{BREAKS}]{_ANY_SPACE}*{_MARKER}*"
     initial = f"{_NO_WORD}({_INITIAL}\\.)"
     wide_closed = f"[{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+"
     return {
@@ -170,11 +169,11 @@ class SentenceSplitter:
     ) -> list[str]:
         """The first sentence, what follows it, the second sentence, and so on.
 
-        Together they are the text. A sentence is empty where a text begins with spaces.
-        What `is_too_long` says of a sentence is cut in halves until it no longer is, or
-        is a single character.
+        Together they are the text, which has no character of those that rules put. A
+        sentence is empty where a text begins with spaces. What `is_too_long` says of a
+        sentence is cut in halves until it no longer is, or is a single character.
         """
-        marked = re.sub(MARKS, "", text) + END
+        marked = text + END
         for pattern, replacement in self.rules:
             marked = pattern.sub(replacement, marked)
         parts = marked.split(CUT)

@@ -186,18 +186,7 @@ def _found_by(translator, options):
         return lambda texts: [[best] for best in translator.translate(texts, *terms)]
     if options.terms is not None:
         raise ValueError("`--terms` needs whole texts: no `--n-best`, no `--no-split`.")
-    doubts_of = load_module("text.doubts").doubts_of
-
-    def found_by(texts):
-        rows = translator.nbest(texts, options.n_best or 1)
-        for text, row in zip(texts, rows, strict=True):
-            doubts = doubts_of(text, row[0].text)
-            if row[0].lost:
-                doubts += ("lost",)
-            row[0] = row[0]._replace(doubts=doubts)
-        return rows
-
-    return found_by
+    return lambda texts: translator.nbest(texts, options.n_best or 1)
 
 
 def _terms_of(file):

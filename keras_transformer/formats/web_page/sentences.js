@@ -3,7 +3,8 @@
  * rules in translator.json.
  */
 
-const [CUT, KEPT, END] = ["\ufdd0", "\ufdd1", "\ufdd2"];
+export const CUT = "\ufdd0";
+const [KEPT, END] = ["\ufdd1", "\ufdd2"];
 // Where spans.js has taken a span out, and a space that only the model sees.
 export const [PLACE, GLUE] = ["\ufde0", "\ufdd6"];
 
@@ -18,12 +19,12 @@ export class SentenceSplitter {
   /**
    * Returns the first sentence, what follows it, the second sentence, and so on.
    *
-   * @param {string} text
+   * @param {string} text Without such marks, as `SpanFinder.hidden` returns it.
    * @param {(sentence: string) => boolean} isTooLong Such a sentence is cut in halves.
    * @returns {string[]} Together they are the text.
    */
   split(text, isTooLong = () => false) {
-    let marked = text.replace(new RegExp(`[${CUT}${KEPT}${END}]`, "g"), "") + END;
+    let marked = text + END;
     for (const rule of this.#rules.sentences) marked = replaced(marked, rule);
     const cut = (sentence) => {
       if (sentence.length < 2 || !isTooLong(sentence)) return [sentence];
