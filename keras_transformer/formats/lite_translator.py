@@ -138,16 +138,16 @@ class LiteTranslator(TextTranslator):
         # The outputs of an empty source have no meaning.
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
-        several = self._found(hidden, seen, ids, scores) | {"truncated": truncated}
+        seen = np.where(is_empty, "", seen)
+        several = self._found(hidden, seen, ids, scores)
         if name == "nbest":
-            return several
+            return several | {"truncated": truncated}
+        names = {"translations": "translation", "scores": "score"}
         best = {
-            "translation": [texts[0] for texts in several["translations"]],
-            "score": scores[:, 0],
-            "truncated": truncated,
-            "doubts": [doubts[0] for doubts in several["doubts"]],
-            "lost": [lost[0] for lost in several["lost"]],
+            names.get(name, name): [row[0] for row in rows]
+            for name, rows in several.items()
         }
+        best["truncated"] = truncated
         if name != "align":
             return best
         targets = [row[row != 0].tolist() for row in ids[:, 0]]

@@ -96,34 +96,23 @@ class StringSearch:
     def translations(self, sentences):
         """Returns what `taken` does for sentences [N], in batches of like lengths."""
         order = tf.argsort(tf.strings.length(sentences), stable=True)
-        ordered = tf.gather(sentences, order)
-
-        def add(start, known):
-            found = self.taken(ordered[start : start + BATCH_SIZE])
-            joined = {
-                name: tf.concat([values, found[name]], axis=0)
-                for name, values in known.items()
-            }
-            return start + BATCH_SIZE, joined
-
-        nothing = {
-            "translation": tf.constant([], tf.string),
-            "score": tf.constant([], tf.float32),
-            "truncated": tf.constant([], tf.bool),
-            "doubts": tf.constant([], tf.string),
-            "lost": tf.constant([], tf.string),
-        }
-        _, found = tf.while_loop(
-            lambda start, _: start < tf.size(sentences),
-            add,
-            [0, nothing],
-            shape_invariants=[
-                tf.TensorShape([]),
-                dict.fromkeys(nothing, tf.TensorShape([None])),
-            ],
+        batches = tf.RaggedTensor.from_row_starts(
+            tf.gather(sentences, order), tf.range(0, tf.size(sentences), BATCH_SIZE)
+        )
+        text, number, truth = (
+            tf.RaggedTensorSpec([None], dtype, ragged_rank=0, row_splits_dtype=tf.int32)
+            for dtype in (tf.string, tf.float32, tf.bool)
+        )
+        kinds = {"translation": text, "score": number, "truncated": truth}
+        kinds |= {"doubts": text, "lost": text}
+        found = tf.map_fn(
+            self.taken, batches, fn_output_signature=kinds, parallel_iterations=1
         )
         places = tf.argsort(order)
-        return {name: tf.gather(values, places) for name, values in found.items()}
+        return {
+            name: tf.gather(batched.flat_values, places)
+            for name, batched in found.items()
+        }
 
     def taken(self, sentences):
         """Returns what is taken of the hypotheses for sentences [N].
@@ -192,7 +181,7 @@ class StringSearch:
             "translations": tf.reshape(texts, (-1, count)),
             "scores": scores,
             "truncated": source.truncated,
-            "doubts": tf.reshape(doubts, (-1, count)),
+            "doubts": tf.where(is_empty, "", tf.reshape(doubts, (-1, count))),
             "lost": tf.reshape(lost, (batch, count, tf.shape(lost)[1])),
         }
 

@@ -268,21 +268,16 @@ def check_integer(name, value):
 
 def _terms_of(terms, dont_translate):
     """Returns the terms for `SpanFinder.with_terms`, or raises an error."""
-    if isinstance(dont_translate, str):
-        raise TypeError(
-            "`dont_translate` must be a sequence of strings. Received: "
-            f"dont_translate={dont_translate!r}"
+    stay = dict.fromkeys(_texts_of("dont_translate", dont_translate))
+    terms = dict(terms or {})
+    words = _texts_of("terms", [*terms, *terms.values()])
+    shown = [*stay, *terms]
+    if not all(map(str.strip, shown)) or re.search(f"[{MARK}]", "".join(shown + words)):
+        raise ValueError(
+            "`terms` and `dont_translate` must be texts with a visible character. "
+            f"Received: terms={terms!r}, dont_translate={list(stay)!r}"
         )
-    both = dict.fromkeys(dont_translate) | dict(terms or {})
-    for term, new in both.items():
-        texts = [term] if new is None else [term, new]
-        is_text = all(isinstance(text, str) for text in texts)
-        if not is_text or not term.strip() or re.search(f"[{MARK}]", "".join(texts)):
-            raise ValueError(
-                "`terms` and `dont_translate` must be texts with a visible character. "
-                f"Received: {term!r}, to be {term if new is None else new!r}"
-            )
-    return both
+    return stay | terms
 
 
 def _texts_of(name, column):

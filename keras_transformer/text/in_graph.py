@@ -38,8 +38,7 @@ def hidden_spans(texts: tf.Tensor, rules: Rules) -> tuple[tf.Tensor, tf.RaggedTe
 
 def sources_of(spans: tf.RaggedTensor, rules: Rules) -> tf.Tensor:
     """Returns spans as they were written: [B, 8 or more], padded with ""."""
-    steps = [*rules["source"], (GLUE, "")]
-    return _padded(spans.with_flat_values(replaced(spans.flat_values, steps)), "")
+    return _padded(spans, [*rules["source"], (GLUE, "")], "")
 
 
 def marked_texts(hidden: tf.Tensor, spans: tf.RaggedTensor) -> tf.Tensor:
@@ -57,9 +56,7 @@ def seen_texts(
     `sources_of`, and what was written for the others.
     """
     left = sources_of(spans, rules)
-    values = _padded(
-        spans.with_flat_values(replaced(spans.flat_values, rules["source"])), ""
-    )
+    values = _padded(spans, rules["source"], "")
     for number, piece in enumerate(PIECES):
         is_equal = left == carried[:, number, None]
         is_first = is_equal & (tf.cumsum(tf.cast(is_equal, tf.int32), axis=1) == 1)
@@ -77,8 +74,7 @@ def restored_texts(
     A piece that comes twice, or is none of the spans, vanishes. The sources have ""
     between them.
     """
-    shown = spans.with_flat_values(replaced(spans.flat_values, rules["shown"]))
-    shown = _padded(shown, GONE)
+    shown = _padded(spans, rules["shown"], GONE)
     sources = sources_of(spans, rules)
     lost = []
     for number, piece in enumerate(PIECES):
@@ -114,8 +110,9 @@ def _filled(hidden, values):
     return tf.strings.reduce_join(whole, axis=1)
 
 
-def _padded(spans, value):
-    """Returns ragged strings as a tensor, with a column for each piece or more."""
+def _padded(spans, steps, value):
+    """Returns spans after some steps as a tensor, of a column a piece or more."""
+    spans = spans.with_flat_values(replaced(spans.flat_values, steps))
     more = tf.fill([spans.nrows(), len(PIECES)], value)
     return tf.concat([spans.to_tensor(value), more], axis=1)
 
@@ -165,25 +162,17 @@ def _halves(sentences, rules):
     characters = tf.strings.unicode_split(sentences, "UTF-8")
     sizes = tf.cast(characters.row_lengths(), tf.int32)[:, None]
     characters = characters.to_tensor("")  # (M, C)
-    before, after = characters[:, :-1], characters[:, 1:]
+    after = characters[:, 1:]
+    is_clause = tf.strings.regex_full_match(characters[:, :-1] + after, rules["clause"])
     place = tf.range(1, tf.shape(characters)[1])  # (C - 1,)
-    is_space = after == " "
-    is_clause = _is_one_of(before, rules["clause_marks"]) & is_space
-    is_wide = _is_one_of(before, rules["wide_clause_marks"])
     is_middle = (sizes <= 4 * place) & (4 * place <= 3 * sizes)
-    rank = tf.cast(is_space, tf.int32)
-    rank += tf.cast(is_middle & is_clause, tf.int32)
-    rank += 2 * tf.cast(is_middle & is_wide, tf.int32)
+    rank = tf.where(is_middle & is_clause, 2, tf.cast(after == " ", tf.int32))
     value = 2 * sizes * rank - tf.abs(2 * place - sizes)
     value = tf.where(place < sizes, value, value.dtype.min)
     best = tf.gather(place, tf.argmax(value, axis=1))
     first = tf.strings.substr(sentences, tf.zeros_like(best), best, "UTF8_CHAR")
     rest = tf.strings.substr(sentences, best, sizes[:, 0] - best, "UTF8_CHAR")
     return tf.strings.regex_replace(first + KEPT + rest, *rules["halves"])
-
-
-def _is_one_of(characters, marks):
-    return tf.reduce_any(characters[..., None] == tf.constant(list(marks)), axis=-1)
 
 
 def doubts_of(

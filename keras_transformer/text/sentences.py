@@ -89,8 +89,8 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
         A dictionary. "sentences" has patterns and what replaces them, in order, which
         put `CUT` before and after what stands between two sentences; `\\p{...}` is a
         class of Unicode. "halves" is such a rule for a sentence that is too long, with
-        `KEPT` where it is cut: after one of its "clause_marks" and a space, or after
-        one of its "wide_clause_marks".
+        `KEPT` where it is cut: "clause" matches a mark and what follows it where that
+        is best.
     """
     words = "|".join(map(re.escape, sorted({*ABBREVIATIONS, *abbreviations})))
     kept = f"\\1\\2{KEPT}"
@@ -119,8 +119,7 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
             (KEPT, ""),
         ],
         "halves": (f"({_SPACE}*){KEPT}({_SPACE}*)", f"{CUT}\\1\\2{CUT}"),
-        "clause_marks": ",;:،؛—–",
-        "wide_clause_marks": "，、；：",
+        "clause": "[,;:،؛—–] |[，、；：].",
     }
 
 
@@ -161,8 +160,7 @@ class SentenceSplitter:
     def __init__(self, rules: dict[str, Any]):
         self.rules = [_compiled(*rule) for rule in rules["sentences"]]
         self.spaces = _compiled(*rules["halves"])
-        self.clause_marks = rules["clause_marks"]
-        self.wide_clause_marks = rules["wide_clause_marks"]
+        self.clause = re.compile(rules["clause"])
 
     def split(
         self, text: str, is_too_long: Callable[[str], bool] = lambda sentence: False
@@ -196,11 +194,9 @@ class SentenceSplitter:
         size = len(sentence)
 
         def value(place):
-            before, after = sentence[place - 1], sentence[place]
-            rank = int(after == " ")
-            if size <= 4 * place <= 3 * size:
-                rank += before in self.clause_marks and after == " "
-                rank += 2 * (before in self.wide_clause_marks)
+            is_middle = size <= 4 * place <= 3 * size
+            is_clause = self.clause.fullmatch(sentence, place - 1, place + 1)
+            rank = 2 if is_middle and is_clause else int(sentence[place] == " ")
             return 2 * size * rank - abs(2 * place - size)
 
         place = max(range(1, size), key=value)

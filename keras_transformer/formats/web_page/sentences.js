@@ -38,15 +38,12 @@ export class SentenceSplitter {
   halves(sentence) {
     const characters = Array.from(sentence);
     const size = characters.length;
+    const clause = new RegExp(`^(?:${this.#rules.clause})$`, "u");
     let [best, most] = [1, -Infinity];
     for (let place = 1; place < size; place++) {
-      const isSpace = characters[place] === " ";
-      let rank = Number(isSpace);
-      if (size <= 4 * place && 4 * place <= 3 * size) {
-        const before = characters[place - 1];
-        rank += Number(this.#rules.clause_marks.includes(before) && isSpace);
-        rank += 2 * Number(this.#rules.wide_clause_marks.includes(before));
-      }
+      const isMiddle = size <= 4 * place && 4 * place <= 3 * size;
+      const isClause = clause.test(characters[place - 1] + characters[place]);
+      const rank = isMiddle && isClause ? 2 : Number(characters[place] === " ");
       const value = 2 * size * rank - Math.abs(2 * place - size);
       if (value > most) [best, most] = [place, value];
     }
