@@ -198,12 +198,12 @@ class StringSearch:
 def one_of(outputs, place):
     """Returns the outputs of the translation at a place [B], from those of `nbest`."""
     names = {"translations": "translation", "scores": "score"}
-    several = {name: outputs[name] for name in outputs if name != "truncated"}
-    one = {
-        names.get(name, name): tf.gather(values, place, batch_dims=1)
-        for name, values in several.items()
+    return {
+        names.get(name, name): (
+            values if name == "truncated" else tf.gather(values, place, batch_dims=1)
+        )
+        for name, values in outputs.items()
     }
-    return one | {"truncated": outputs["truncated"]}
 
 
 def _ids_of(tokenizer, texts, spans, longest):
