@@ -198,9 +198,15 @@ class StringSearch:
 def one_of(outputs, place):
     """Returns the outputs of the translation at a place [B], from those of `nbest`."""
     names = {"translations": "translation", "scores": "score"}
+    found = ordered(outputs, place)
+    return {names.get(name, name): values for name, values in found.items()}
+
+
+def ordered(outputs, places):
+    """Returns the outputs of the translations at some places [B, ...]."""
     return {
-        names.get(name, name): (
-            values if name == "truncated" else tf.gather(values, place, batch_dims=1)
+        name: (
+            values if name == "truncated" else tf.gather(values, places, batch_dims=1)
         )
         for name, values in outputs.items()
     }

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models.searchable import Searchable
-from keras_transformer.search.string_search import one_of
+from keras_transformer.search.string_search import one_of, ordered
 from keras_transformer.text.in_graph import shown_tokens
 
 
@@ -36,7 +36,7 @@ def nbest(search, text, n_best=None):
 
     Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
     the spans that each lacks, and `truncated` [B]. A text that several outputs spell
-    stands once: other places are "" with score -inf.
+    stands once: the last places are "" with score -inf.
     """
     source = search.source_ids(text)
     result = search.called(
@@ -54,7 +54,8 @@ def nbest(search, text, n_best=None):
         "translations": tf.where(is_known, "", texts),
         "scores": tf.where(is_known, -math.inf, outputs["scores"]),
     }
-    return outputs | once
+    order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
+    return ordered(outputs | once, order)
 
 
 def complete(search, text, prefix):

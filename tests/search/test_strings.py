@@ -319,10 +319,10 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
         ["x x x x", "", "", ""], ["D E F", "y", "z", ""]
     ]  # fmt: skip
     assert outputs["scores"].tolist() == [
-        [-1, -np.inf, -3, -np.inf], [-1, -2, -3, -np.inf]
+        [-1, -3, -np.inf, -np.inf], [-1, -2, -3, -np.inf]
     ]  # fmt: skip
     assert outputs["doubts"].tolist() == [
-        ["loop", "loop", "empty score", "empty score"],
+        ["loop", "empty score", "loop", "empty score"],
         ["copy", "", "score", "score"],
     ]
 
