@@ -431,12 +431,14 @@ ERRORS = {
         "`terms` and `dont_translate` need a vocabulary with pieces for spans, as"
     ),
     "Nobody().translate([], dont_translate='Acme')": (
-        TypeError, "`dont_translate` must be a sequence of strings. Received: dont",
+        TypeError, "`dont_translate` must be a sequence of strings, such as",
     ),
     "Nobody().translate([], {' ': 'a'})": (
         "`terms` and `dont_translate` must be texts with a visible character"
     ),
-    "Nobody().translate([], {'a': 3})": "Received: 'a', to be 3",
+    "Nobody().translate([], {'a': '\ufdd0'})": "Received: terms={'a': '\\ufdd0'}, ",
+    "Nobody().translate([], {'a': 3})":
+        (TypeError, "`terms` must be a sequence of strings...Received: ['a', 3]"),
     "kt.Translator(language_model(), tiny_run.tokenizers())":
         (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
     "kt.LanguageSampler(language_model(), top_k=0)": "`top_k` must be at least 1",

@@ -23,15 +23,20 @@ from typing import Any
 import numpy as np
 
 if __package__:
-    from keras_transformer.search.translation import TextTranslator, check_integer
-    from keras_transformer.text.doubts import taken_of
-    from keras_transformer.text.sentences import GLUE, PLACE, SentenceSplitter
-    from keras_transformer.text.spans import PIECES, Hidden, SpanFinder
+    from keras_transformer.search.translation import (
+        Sentence,
+        TextTranslator,
+        Translation,
+        check_integer,
+    )
+    from keras_transformer.text.doubts import DOUBTS, doubts_of, faults_of
+    from keras_transformer.text.sentences import CUT, GLUE, PLACE, SentenceSplitter
+    from keras_transformer.text.spans import PIECES, SpanFinder
 else:  # Beside copies of these files.
-    from doubts import taken_of
-    from sentences import GLUE, PLACE, SentenceSplitter
-    from spans import PIECES, Hidden, SpanFinder
-    from translation import TextTranslator, check_integer
+    from doubts import DOUBTS, doubts_of, faults_of
+    from sentences import CUT, GLUE, PLACE, SentenceSplitter
+    from spans import PIECES, SpanFinder
+    from translation import Sentence, TextTranslator, Translation, check_integer
 
 DESCRIPTION = "translator.json"
 FORMAT = "keras_transformer.litert.1"
@@ -97,40 +102,34 @@ class LiteTranslator(TextTranslator):
     ) -> dict[str, Any]:
         """As `TextTranslator.run`."""
         texts, *more = columns
-        if name == "serving_default":
-            return self._of_texts(texts)
-        longest = self.description["longest_output"]
-        hidden = [self._spans.hidden(text) for text in texts]
-        pieces = [self._spans.pieces(one.spans) for one in hidden]
-        seen = list(map(self._spans.seen, hidden, pieces))
+        hidden = list(map(self._spans.hidden, texts))
+        spans = [self._spans.sources(one.spans) for one in hidden]
+        seen = list(map(self._spans.seen, hidden, spans))
         sources, truncated = self._encoded(self._source, seen, "max_source_length")
         source = _padded(sources)
-
-        def seen_targets(texts):
-            return map(self._spans.seen, map(self._spans.hidden, texts), pieces)
-
+        lengths = np.array([len(ids) for ids in sources], np.int32)
+        inputs = {"source": source, "lengths": lengths}
+        is_empty = lengths == 1
+        if name in ("score", "complete"):
+            shown = map(self._spans.seen, map(self._spans.hidden, more[0]), spans)
+            targets, is_cut = self._encoded(self._target, shown, "longest_output")
+            truncated |= is_cut
         if name == "score":
-            seen = seen_targets(more[0])
-            targets, is_cut = self._encoded(self._target, seen, "longest_output")
             found = self._signatures[name](source=source, target=_padded(targets))
             scores = found["token_log_probabilities"]
             return {
                 "log_probability": scores.sum(axis=1),
-                "tokens": self._tokens(self._target, targets, hidden),
+                "tokens": self._tokens(self._target, targets, spans),
                 "token_log_probabilities": scores,
-                "truncated": truncated | is_cut,
+                "truncated": truncated,
             }
-        lengths = np.array([len(ids) for ids in sources], np.int32)
-        inputs = {"source": source, "lengths": lengths}
-        is_empty = lengths == 1
         if name == "complete":
-            seen = seen_targets(more[0])
-            prefixes, is_cut = self._cut(self._target, seen, longest - 1)
-            truncated |= is_cut
+            prefixes = [ids[:-1] for ids in targets]
             begun = np.array([len(ids) for ids in prefixes], np.int32)
             inputs |= {"prefix": _padded(prefixes), "prefix_lengths": begun}
             is_empty &= begun == 0
         elif name == "sample":
+            longest = self.description["longest_output"]
             random = [np.random.default_rng(seed).random for seed in more[1]]
             inputs["uniforms"] = np.array([draw(longest, "float32") for draw in random])
             inputs["temperature"] = np.array(more[0], np.float32)
@@ -139,104 +138,102 @@ class LiteTranslator(TextTranslator):
         # The outputs of an empty source have no meaning.
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
-        # The end and padding are control pieces, which have no text.
-        texts = [self._target.decode(several.tolist()) for several in ids]
-        restored = [
-            [self._spans.restored(text, one.spans) for text in several]
-            for several, one in zip(texts, hidden, strict=True)
-        ]
+        seen = np.where(is_empty, "", seen)
+        several = self._found(hidden, seen, ids, scores)
         if name == "nbest":
-            translations = [[text for text, _ in several] for several in restored]
-            for row, several in zip(scores, translations, strict=True):
-                row[[text in several[:i] for i, text in enumerate(several)]] = -np.inf
-            return {
-                "translations": translations,
-                "scores": scores,
-                "truncated": truncated,
-                "lost": [[lost for _, lost in several] for several in restored],
-                # What the model saw and said.
-                "seen": seen,
-                "said": texts,
-            }
+            return several | {"truncated": truncated}
+        names = {"translations": "translation", "scores": "score"}
         best = {
-            "translation": [text for (text, _), *_ in restored],
-            "score": scores[:, 0],
-            "truncated": truncated,
-            "lost": [lost for (_, lost), *_ in restored],
+            names.get(name, name): [row[0] for row in rows]
+            for name, rows in several.items()
         }
+        best["truncated"] = truncated
         if name != "align":
             return best
         targets = [row[row != 0].tolist() for row in ids[:, 0]]
         found = self._signatures["attention"](source=source, target=_padded(targets))
         attention = found["attention"]  # (B, H, T, S)
         return best | {
-            "source_tokens": self._tokens(self._source, sources, hidden),
-            "target_tokens": self._tokens(self._target, targets, hidden),
+            "source_tokens": self._tokens(self._source, sources, spans),
+            "target_tokens": self._tokens(self._target, targets, spans),
             "attention": attention if per_head else attention.mean(axis=1),
         }
 
+    def _found(self, hidden, seen, ids, scores):
+        """Returns the outputs of `nbest` for what a search found."""
+        lowest = self.description["search"]["doubt_below"]
+        outputs = collections.defaultdict(list)
+        for one, source, rows, row in zip(hidden, seen, ids, scores, strict=True):
+            # The end and padding are control pieces, which have no text.
+            said = self._target.decode(rows.tolist())
+            doubts = [
+                " ".join(doubts_of(source, text, score, lowest))
+                for text, score in zip(said, row, strict=True)
+            ]
+            restored = (self._spans.restored(text, one.spans) for text in said)
+            texts, lost = zip(*restored, strict=True)
+            once = [text not in texts[:i] for i, text in enumerate(texts)]
+            outputs["translations"].append(texts)
+            outputs["scores"].append(np.where(once, row, -np.inf))
+            outputs["doubts"].append(doubts)
+            outputs["lost"].append(lost)
+        return outputs
+
     def _of_texts(self, texts):
-        """Returns the outputs of texts of any number of sentences."""
+        rows = list(map(self._parts, texts))
+        sentences = [sentence for row in rows for sentence in row[::2]]
+        found = iter(self.nbest(sentences, self.most))
+        return [self._joined(row, [next(found) for _ in row[::2]]) for row in rows]
+
+    def _joined(self, parts, found):
+        """Returns the translation of a text from those of its sentences."""
+        # The first with the least faults.
+        best = [min(several, key=lambda x: faults_of(x.doubts)) for several in found]
+        whole = zip((one.text for one in best), parts[1::2], strict=True)
+        sources = map(self._spans.source, parts[::2])
+        sentences = (
+            Sentence(source, one.text, one.score)
+            for source, one in zip(sources, best, strict=True)
+            if source
+        )
+        doubts = {doubt for one in best for doubt in one.doubts}
+        return Translation(
+            text="".join(itertools.chain(*whole)),
+            score=min(one.score for one in best),
+            truncated=any(one.truncated for one in best),
+            sentences=tuple(sentences),
+            doubts=tuple(name for name in (*DOUBTS, "lost") if name in doubts),
+            lost=tuple(span for one in best for span in one.lost),
+        )
+
+    def _parts(self, text):
+        """Returns a text's first marked sentence, what follows it, and so on."""
         longest = self.description["max_source_length"] - 1
 
         def is_too_long(sentence):
             ids = _ids_of(self._source, sentence.replace(GLUE, " "))
             return len(ids) > longest or sentence.count(PLACE) > len(PIECES)
 
-        parts = []
-        for text in texts:
-            hidden = self._spans.hidden(text)
-            left = iter(hidden.spans)
-            row = self._splitter.split(hidden.text, is_too_long)
-            counts = [sentence.count(PLACE) for sentence in row[::2]]
-            spans = [list(itertools.islice(left, count)) for count in counts]
-            between = [part.replace(GLUE, "") for part in row[1::2]]
-            parts.append((list(map(Hidden, row[::2], spans)), between))
-        marked = [self._spans.marked(one) for row, _ in parts for one in row]
-        found = iter(self._rows("nbest", {"texts": marked}, n_best=self.most))
-        lowest = self.description["search"]["doubt_below"]
-        outputs = collections.defaultdict(list)
-        for row, between in parts:
-            best = []
-            for _ in row:
-                one = next(found)
-                columns = (one[name] for name in ("seen", "said", "scores", "lost"))
-                place, doubts = taken_of(*columns, lowest)
-                names = "translations", "scores", "lost"
-                taken = (one[name][place] for name in names)
-                best.append((one["truncated"], doubts, *taken))
-            truncated, doubts, translations, scores, lost = zip(*best, strict=True)
-            whole = zip(translations, between, strict=True)
-            outputs["translation"].append("".join(itertools.chain(*whole)))
-            outputs["score"].append(min(scores))
-            outputs["truncated"].append(any(truncated))
-            outputs["doubts"].append(" ".join(sorted({*itertools.chain(*doubts)})))
-            outputs["lost"].append(list(itertools.chain(*lost)))
-            outputs["sources"].append(list(map(self._spans.source, row)))
-            outputs["translations"].append(translations)
-            outputs["scores"].append(scores)
-        return outputs
+        hidden = self._spans.hidden(text)
+        parts = self._splitter.split(hidden.text, is_too_long)
+        return self._spans.marked(hidden._replace(text=CUT.join(parts))).split(CUT)
 
-    def _tokens(self, processor, rows, hidden):
+    def _tokens(self, processor, rows, spans):
         """Returns the pieces of ids, but the sources of spans."""
         tokens = []
-        for ids, one in zip(rows, hidden, strict=True):
-            known = dict(zip(PIECES, self._spans.sources(one.spans), strict=False))
+        for ids, sources in zip(rows, spans, strict=True):
+            known = dict(zip(PIECES, sources, strict=False))
             tokens.append(
                 [known.get(piece, piece) for piece in processor.id_to_piece(ids)]
             )
         return tokens
 
     def _encoded(self, processor, texts, longest):
-        """Returns the ids of texts with the end token, and which texts were cut."""
-        rows, is_cut = self._cut(processor, texts, self.description[longest] - 1)
-        return [[*ids, processor.eos_id()] for ids in rows], is_cut
-
-    def _cut(self, processor, texts, most):
-        """Returns at most `most` ids of each text, and which texts have more (B,)."""
+        """Returns the ids of texts with the end token, and which were cut (B,)."""
+        most = self.description[longest] - 1
         rows = [_ids_of(processor, text) for text in texts]
         is_cut = np.array([len(ids) > most for ids in rows])
-        return [ids[:most] for ids in rows], is_cut
+        return [[*ids[:most], processor.eos_id()] for ids in rows], is_cut
 
 
 def _available_cores():

@@ -7,6 +7,7 @@ is handled by TensorFlow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models.searchable import Searchable
-from keras_transformer.search.string_search import cut
-from keras_transformer.text.spans_in_graph import shown_tokens
+from keras_transformer.search.string_search import one_of, ordered
+from keras_transformer.text.in_graph import shown_tokens
 
 
 def translate(search, text):
@@ -26,48 +27,64 @@ def translate(search, text):
     `translations` and `scores` [B, K]; and the spans that the translation has not,
     `lost` [B, None].
     """
-    sentences = search.sentences(text)
-    return search.joined(sentences, search.translations(sentences.seen))
+    parts = search.sentences(text)
+    return search.joined(parts, search.translations(parts[:, ::2].flat_values))
 
 
 def nbest(search, text, n_best=None):
     """Translates strings [B].
 
-    Returns `translations` and `scores` [B, n_best], `lost` [B, n_best, None], the spans
-    that each lacks, and `truncated` [B]. A text that several outputs spell stands once:
-    other places have score -inf.
+    Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
+    the spans that each lacks, and `truncated` [B]. A text that several outputs spell
+    stands once: the last places are "" with score -inf.
     """
-    return search.found(search.source_ids(text), n_best)
+    source = search.source_ids(text)
+    result = search.called(
+        search.generator.search,
+        source.ids,
+        source.lengths,
+        n_best=n_best or search.num_best,
+    )
+    outputs = search.outputs(source, result)
+    texts = outputs["translations"]  # (B, N)
+    place = tf.range(tf.shape(texts)[1])
+    is_same = (texts[:, :, None] == texts[:, None]) & (place < place[:, None])
+    is_known = tf.reduce_any(is_same, axis=2)
+    once = {
+        "translations": tf.where(is_known, "", texts),
+        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
+    }
+    order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
+    return ordered(outputs | once, order)
 
 
 def complete(search, text, prefix):
     """Translates strings [B] to translations that begin with `prefix` [B].
 
-    Returns what `translate` does; `truncated` is True if either text was cut.
+    Returns what `sample` does; `truncated` is True if either text was cut.
     """
-    target = search.tokenizers.target
     source = search.source_ids(text)
-    prefix = search.seen_targets(prefix, source.spans)
-    prefixes, is_cut = cut(target, prefix, search.generator.longest - 1)
-    prefix_lengths = tf.cast(prefixes.row_lengths(), tf.int32)
+    target = search.target_ids(prefix, source)
+    # A prefix has no end token.
+    tokenizer = search.tokenizers.target
+    is_end = target.ids == tokenizer.end_id
+    prefixes = tf.where(is_end, tokenizer.pad_id, target.ids)[:, :-1]
+    lengths = target.lengths - 1
     result = search.called(
-        search.generator.search,
-        source.ids,
-        source.lengths,
-        prefixes.to_tensor(target.pad_id),
-        prefix_lengths,
+        search.generator.search, source.ids, source.lengths, prefixes, lengths
     )
     both = source._replace(
-        lengths=source.lengths + prefix_lengths, truncated=source.truncated | is_cut
+        lengths=source.lengths + lengths, truncated=source.truncated | target.truncated
     )
-    return _first_of(search.outputs(both, result))
+    return _best_of(search.outputs(both, result))
 
 
 def sample(search, text, temperature, seed):
-    """Samples a translation of each of the strings [B]; returns what `translate` does.
+    """Samples a translation of each of the strings [B].
 
     A `temperature` [B] is from 0 (greedy) to infinity (uniform); each text has a `seed`
-    [B].
+    [B]. Returns `translation`, `score`, `doubts` and `truncated` [B] and `lost`
+    [B, None], the spans that the translation lacks.
     """
     # No error for another temperature: a server may batch several clients.
     source = search.source_ids(text)
@@ -84,13 +101,13 @@ def sample(search, text, temperature, seed):
         tf.reshape(uniforms, (-1, longest)),
         temperature,
     )
-    return _first_of(search.outputs(source, result))
+    return _best_of(search.outputs(source, result))
 
 
 def score(search, source, target):
     """Scores given translations of strings [B], end token included (nats)."""
     sources = search.source_ids(source)
-    targets = search.target_ids(target, sources.spans)
+    targets = search.target_ids(target, sources)
     tokens = search.tokenizers.target.piece_strings(targets.ids)
     scores = search.called(search.generator.score, sources.ids, targets.ids)
     return {
@@ -105,15 +122,15 @@ def score(search, source, target):
 def align(search, text, per_head=False):
     """Translates strings [B] and returns the attention of each output token.
 
-    `attention` [B, T, S] is the mean over heads, or `per_head` [B, H, T, S].
+    That is what `sample` returns, and `attention` [B, T, S], the mean over heads, or
+    `per_head` [B, H, T, S].
     """
     source = search.source_ids(text)
-    ids = search.called(search.generator.search, source.ids, source.lengths).ids
-    ids = tf.where((source.lengths <= 1)[:, None], 0, ids[:, 0])  # (B, L)
+    result = search.called(search.generator.search, source.ids, source.lengths)
+    ids = tf.where((source.lengths <= 1)[:, None], 0, result.ids[:, 0])  # (B, L)
     lengths = tf.math.count_nonzero(ids, axis=1)  # padding is 0
     ids = ids[:, : tf.maximum(tf.reduce_max(lengths), 1)]  # (B, T)
     attention = search.called(search.generator.attention, source.ids, ids)
-    translation, _ = search.texts_of(ids, source.spans)
     tokenizers = search.tokenizers
     source_tokens, target_tokens = (
         shown_tokens(tokens, source.spans, search.rules)
@@ -122,13 +139,11 @@ def align(search, text, per_head=False):
             tokenizers.target.piece_strings(ids),
         )
     )
-    return {
-        "translation": translation,
+    return _best_of(search.outputs(source, result)) | {
         # Padding has the token "" and attention 0.
         "source_tokens": source_tokens,
         "target_tokens": target_tokens,
         "attention": attention if per_head else tf.reduce_mean(attention, axis=1),
-        "truncated": source.truncated,
     }
 
 
@@ -145,12 +160,15 @@ class Signature(NamedTuple):
             tf.debugging.assert_equal(
                 tf.shape(given)[0], batch, "All inputs must have one number of rows."
             )
-        if inputs[0].shape[0]:  # Unknown in a graph.
-            return self.function(search, *inputs, **options)
         # An empty batch gets an empty text.
         spare = tf.cast(batch < 1, tf.int32)
         some = [tf.concat([x, tf.zeros([spare], x.dtype)], axis=0) for x in inputs]
         outputs = self.function(search, *some, **options)
+        if "lost" in outputs:
+            lost = outputs.pop("lost")
+            if search.carries_spans:
+                is_lost = lost != ""
+                outputs["lost"] = tf.ragged.boolean_mask(lost, is_lost).to_tensor()
         return {key: value[:batch] for key, value in outputs.items()}
 
     def tensors(self, columns):
@@ -193,13 +211,6 @@ def as_arrays(outputs):
     return arrays
 
 
-def _first_of(outputs):
+def _best_of(outputs):
     """Returns the outputs of the best translations from those of `nbest`."""
-    first = {
-        "translation": outputs["translations"][:, 0],
-        "score": outputs["scores"][:, 0],
-        "truncated": outputs["truncated"],
-    }
-    if "lost" in outputs:
-        first["lost"] = outputs["lost"][:, 0]
-    return first
+    return one_of(outputs, tf.zeros_like(outputs["truncated"], tf.int32))

@@ -6,6 +6,7 @@ This file only needs NumPy. A LiteRT export has a copy of it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -13,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 if __package__:
-    from keras_transformer.text.spans import as_terms, finder
+    from keras_transformer.text.spans import MARK, finder
 else:  # Beside a copy of that file.
-    from spans import as_terms, finder
+    from spans import MARK, finder
 
 
 class Sentence(NamedTuple):
@@ -115,16 +116,19 @@ class TextTranslator:
         score is below the search's `doubt_below`, which a run learns from its
         validation ("score"), or something is lost ("lost").
         """
-        terms = as_terms(terms, dont_translate)
+        terms = _terms_of(terms, dont_translate)
         if terms and not self.carries_spans:
             raise ValueError(
                 "`terms` and `dont_translate` need a vocabulary with pieces for spans, "
                 f"as `learn_tokenizers` makes it. Received: {self!r}"
             )
+        texts = _texts_of("texts", texts)
         if terms:
-            texts = [
-                finder().with_terms(text, terms) for text in _texts_of("texts", texts)
-            ]
+            texts = [finder().with_terms(text, terms) for text in texts]
+        return self._of_texts(texts)
+
+    def _of_texts(self, texts):
+        """Returns the `Translation` of each text."""
         results = []
         for row in self._rows("serving_default", {"texts": texts}):
             columns = row["sources"], row["translations"], row["scores"]
@@ -133,13 +137,7 @@ class TextTranslator:
                 for source, translation, score in zip(*columns, strict=True)
                 if source
             )
-            best = _best_of(row)
-            doubts = row["doubts"].split()
-            if best.lost:
-                doubts.append("lost")
-            results.append(
-                best._replace(sentences=tuple(sentences), doubts=tuple(doubts))
-            )
+            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:
@@ -158,13 +156,14 @@ class TextTranslator:
         for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
             is_cut = bool(row["truncated"])
             lost = row.get("lost", [()] * len(row["scores"]))
-            columns = row["translations"], row["scores"], lost
+            columns = row["translations"], row["scores"], row["doubts"], lost
             found = [
-                Translation(text, float(score), is_cut, lost=_without_padding(lost))
-                for text, score, lost in zip(*columns, strict=True)
+                _translation(text, score, is_cut, doubts, lost)
+                for text, score, doubts, lost in zip(*columns, strict=True)
                 if np.isfinite(score)
             ]
-            results.append(found[:n_best] or [Translation("", -math.inf, is_cut)])
+            nothing = Translation("", -math.inf, is_cut, doubts=("empty",))
+            results.append(found[:n_best] or [nothing])
         return results
 
     def complete(
@@ -267,6 +266,20 @@ def check_integer(name, value):
         raise ValueError(f"`{name}` must be an integer. Received: {name}={value!r}")
 
 
+def _terms_of(terms, dont_translate):
+    """Returns the terms for `SpanFinder.with_terms`, or raises an error."""
+    stay = dict.fromkeys(_texts_of("dont_translate", dont_translate))
+    terms = dict(terms or {})
+    words = _texts_of("terms", [*terms, *terms.values()])
+    shown = [*stay, *terms]
+    if not all(map(str.strip, shown)) or re.search(f"[{MARK}]", "".join(shown + words)):
+        raise ValueError(
+            "`terms` and `dont_translate` must be texts with a visible character. "
+            f"Received: terms={terms!r}, dont_translate={list(stay)!r}"
+        )
+    return stay | terms
+
+
 def _texts_of(name, column):
     """Returns a sequence of texts as a list, or raises an error."""
     is_sequence = (
@@ -292,13 +305,12 @@ def _texts_of(name, column):
 
 def _best_of(row):
     """Returns the `Translation` in a row of outputs."""
-    return Translation(
-        text=row["translation"],
-        score=float(row["score"]),
-        truncated=bool(row["truncated"]),
-        lost=_without_padding(row.get("lost", ())),
-    )
+    names = "translation", "score", "truncated", "doubts"
+    return _translation(*(row[name] for name in names), row.get("lost", ()))
 
 
-def _without_padding(spans):
-    return tuple(span for span in spans if span)
+def _translation(text, score, truncated, doubts, lost):
+    """Returns the `Translation` that some outputs say."""
+    lost = tuple(span for span in lost if span)
+    doubts = (*doubts.split(), "lost") if lost else tuple(doubts.split())
+    return Translation(text, float(score), bool(truncated), doubts=doubts, lost=lost)

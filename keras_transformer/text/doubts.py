@@ -1,6 +1,6 @@
 """What is doubtful about a translation: it loops, is empty, a copy, or improbable.
 
-`doubts_in_graph.py` and `formats/web_page/doubts.js` find the same. This file needs
+`in_graph.py` and `formats/web_page/doubts.js` find the same. This file needs
 Python alone: a LiteRT export has a copy of it.
 """
 
@@ -39,27 +39,12 @@ def doubts_of(
     )
 
 
-def taken_of(
-    source: str,
-    translations: Sequence[str],
-    scores: Sequence[float],
-    lost: Sequence[Sequence[str]],
-    lowest: float | None = None,
-) -> tuple[int, tuple[str, ...]]:
-    """Returns the place of the first translation with the least faults, and its doubts.
+def faults_of(doubts: Sequence[str]) -> tuple[bool, bool]:
+    """Returns what is wrong with a translation, the greater fault first.
 
-    These are to be empty or to loop, and then to have lost something.
+    That is to be empty or to loop, and to have lost something ("lost").
     """
-    doubts = [
-        doubts_of(source, translation, score, lowest)
-        for translation, score in zip(translations, scores, strict=True)
-    ]
-
-    def faults(place):
-        return bool({"empty", "loop"} & {*doubts[place]}), bool(lost[place])
-
-    place = min(range(len(doubts)), key=faults)
-    return place, doubts[place]
+    return bool({"empty", "loop"} & {*doubts}), "lost" in doubts
 
 
 def words_of(text: str) -> list[str]:

@@ -19,12 +19,11 @@ KEPT = "\ufdd1"
 END = "\ufdd2"
 # Where `text.spans` has taken a span out, and a space that only the model sees.
 PLACE, GLUE = "\ufde0", "\ufdd6"
-MARKS = f"[{CUT}{KEPT}{END}]"
 
-_SPACES = f" \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000{GLUE}"
-_BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
-_SPACE = f"[{_SPACES}]"
-_ANY_SPACE = f"[{_SPACES}{_BREAKS}]"
+SPACES = " \t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000"
+BREAKS = "\n\r\u000b\u000c\u0085\u2028\u2029"
+_SPACE = f"[{SPACES}{GLUE}]"
+_ANY_SPACE = f"[{SPACES}{GLUE}{BREAKS}]"
 # Of an item of a list, a quoted line or a speaker.
 _MARKER = f"(?:(?:[-–—*•·]|>+|[0-9]{{1,3}}[.)]){_SPACE}+)"
 # The end of a sentence, with the quotes and brackets that close there.
@@ -40,7 +39,7 @@ _WIDE_STOPS = "。！？｡"
 _WIDE_CLOSING = "”’」』）》】〉"
 _WIDE_OPENING = "[“‘「『（《【〈]"
 _WIDE_LETTER = "[\u3040-\u30ff\u3400-\u9fff]"
-_WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{_SPACES}{_BREAKS}{CUT}{END}]"
+_WIDE_REST = f"[^{_WIDE_STOPS}?!{_WIDE_CLOSING}{SPACES}{GLUE}{BREAKS}{CUT}{END}]"
 
 # They stand before a name or a number, so no sentence ends with them.
 ABBREVIATIONS = tuple(
@@ -90,14 +89,14 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
         A dictionary. "sentences" has patterns and what replaces them, in order, which
         put `CUT` before and after what stands between two sentences; `\\p{...}` is a
         class of Unicode. "halves" is such a rule for a sentence that is too long, with
-        `KEPT` where it is cut: after one of its "clause_marks" and a space, or after
-        one of its "wide_clause_marks".
+        `KEPT` where it is cut: "clause" matches a mark and what follows it where that
+        is best.
     """
     words = "|".join(map(re.escape, sorted({*ABBREVIATIONS, *abbreviations})))
     kept = f"\\1\\2{KEPT}"
     cut = f"\\1{CUT}\\2{CUT}\\3"
     before = f"{_ANY_SPACE}+{_MARKER}*|{_MARKER}+"
-    line_break = f"{_SPACE}*[{_BREAKS}]{_ANY_SPACE}*{_MARKER}*"
+    line_break = f"{_SPACE}*[{BREAKS}]{_ANY_SPACE}*{_MARKER}*"
     initial = f"{_NO_WORD}({_INITIAL}\\.)"
     wide_closed = f"[{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+"
     return {
@@ -120,8 +119,7 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
             (KEPT, ""),
         ],
         "halves": (f"({_SPACE}*){KEPT}({_SPACE}*)", f"{CUT}\\1\\2{CUT}"),
-        "clause_marks": ",;:،؛—–",
-        "wide_clause_marks": "，、；：",
+        "clause": "[,;:،؛—–] |[，、；：].",
     }
 
 
@@ -162,19 +160,18 @@ class SentenceSplitter:
     def __init__(self, rules: dict[str, Any]):
         self.rules = [_compiled(*rule) for rule in rules["sentences"]]
         self.spaces = _compiled(*rules["halves"])
-        self.clause_marks = rules["clause_marks"]
-        self.wide_clause_marks = rules["wide_clause_marks"]
+        self.clause = re.compile(rules["clause"])
 
     def split(
         self, text: str, is_too_long: Callable[[str], bool] = lambda sentence: False
     ) -> list[str]:
         """The first sentence, what follows it, the second sentence, and so on.
 
-        Together they are the text. A sentence is empty where a text begins with spaces.
-        What `is_too_long` says of a sentence is cut in halves until it no longer is, or
-        is a single character.
+        Together they are the text, which has no character of those that rules put. A
+        sentence is empty where a text begins with spaces. What `is_too_long` says of a
+        sentence is cut in halves until it no longer is, or is a single character.
         """
-        marked = re.sub(MARKS, "", text) + END
+        marked = text + END
         for pattern, replacement in self.rules:
             marked = pattern.sub(replacement, marked)
         parts = marked.split(CUT)
@@ -197,11 +194,9 @@ class SentenceSplitter:
         size = len(sentence)
 
         def value(place):
-            before, after = sentence[place - 1], sentence[place]
-            rank = int(after == " ")
-            if size <= 4 * place <= 3 * size:
-                rank += before in self.clause_marks and after == " "
-                rank += 2 * (before in self.wide_clause_marks)
+            is_middle = size <= 4 * place <= 3 * size
+            is_clause = self.clause.fullmatch(sentence, place - 1, place + 1)
+            rank = 2 if is_middle and is_clause else int(sentence[place] == " ")
             return 2 * size * rank - abs(2 * place - size)
 
         place = max(range(1, size), key=value)

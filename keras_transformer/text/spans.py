@@ -8,16 +8,15 @@ Python alone: a LiteRT export has a copy of it.
 
 from __future__ import annotations
 
-import collections
 import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 if __package__:
-    from keras_transformer.text.sentences import GLUE, PLACE
+    from keras_transformer.text.sentences import BREAKS, GLUE, PLACE, SPACES
 else:  # Beside a copy of that file.
-    from sentences import GLUE, PLACE
+    from sentences import BREAKS, GLUE, PLACE, SPACES
 
 # Characters that Unicode promises no text has; `text.sentences` has others.
 PIECES = tuple("\ufde0\ufde1\ufde2\ufde3\ufde4\ufde5\ufde6\ufde7")
@@ -28,18 +27,17 @@ CLOSE = "\ufdd5"
 # In a translation, the place of a piece that is no span.
 GONE = "\ufdd7"
 
-_MARK = "\ufdd0-\ufdef"
-_SPACES = " \t\u00a0\u2000-\u200a\u202f\u3000"
-_ANY_SPACE = f"[{_SPACES}\n\r]"
+MARK = "\ufdd0-\ufdef"
+_SPACE = f"{SPACES}{BREAKS}"
 # Of the scripts that write no space between words.
 _WIDE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
 _CURRENCY = "$¢£¤¥\u20a0-\u20cf"
-_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f\u20a0-\u20cf{_WIDE}{_MARK}"
+_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f\u20a0-\u20cf{_WIDE}{MARK}"
 _WORD = f"[^\\x00-/:-@{_SYMBOL}]"
 _LETTER = f"[^\\x00-@{_SYMBOL}]"
 # Of an address: any character, and one that can be its last.
-_URL = f'[^{_SPACES}\n\r<>"“”„«»()|\\\\^`{{}}{_WIDE}{_MARK}]'
-_URL_END = f"[^{_SPACES}\n\r<>\"“”„«»()|\\\\^`{{}}{_WIDE}{_MARK}.,;:!?'’…*_\\]\\[]"
+_URL = f'[^{_SPACE}<>"“”„«»()|\\\\^`{{}}{_WIDE}{MARK}]'
+_URL_END = f"[^{_SPACE}<>\"“”„«»()|\\\\^`{{}}{_WIDE}{MARK}.,;:!?'’…*_\\]\\[]"
 _URL_REST = f"(?:{_URL}|\\({_URL}*\\))*(?:{_URL_END}|\\({_URL}*\\))"
 _HOST = "[A-Za-z0-9-]+(?:\\.[A-Za-z0-9-]+)*\\."
 _ADDRESSES = (
@@ -48,16 +46,16 @@ _ADDRESSES = (
     f"{_HOST}[a-z]{{2,}}/{_URL_REST}",
     f"{_HOST}(?:com|org|net)/?",
 )
-_VALUE = f"(?:\"[^\"<>{_MARK}]*\"|'[^'<>{_MARK}]*'|[^{_SPACES}\n\r\"'<>={_MARK}]+)"
-_ATTRIBUTE = f"{_ANY_SPACE}+[A-Za-z_:@][A-Za-z0-9_.:@-]*={_VALUE}"
+_VALUE = f"(?:\"[^\"<>{MARK}]*\"|'[^'<>{MARK}]*'|[^{_SPACE}\"'<>={MARK}]+)"
+_ATTRIBUTE = f"[{_SPACE}]+[A-Za-z_:@][A-Za-z0-9_.:@-]*={_VALUE}"
 _DIGITS = "[0-9]+(?:[.,:/'’T\u00a0\u202f-][0-9]+)+"
 _NUMBER = f"(?:{_DIGITS}|[0-9]+)(?: [0-9]{{3}})*"
 _SPANS = (
-    f"\\{{\\{{[^{{}}{_MARK}]*\\}}\\}}|\\{{%[^{{}}{_MARK}]*%\\}}",
-    f"\\$?\\{{[^{{}}{_SPACES}\n\r{_MARK}]*\\}}",
+    f"\\{{\\{{[^{{}}{MARK}]*\\}}\\}}|\\{{%[^{{}}{MARK}]*%\\}}",
+    f"\\$?\\{{[^{{}}{_SPACE}{MARK}]*\\}}",
     "%(?:[0-9]+\\$|\\([A-Za-z0-9_.]+\\))?[-+#0]*[0-9]*(?:\\.[0-9]+)?l?l?[sdufxc@]",
     "%[A-Z_]{2,}%",
-    f"</?[A-Za-z][A-Za-z0-9:-]*(?:{_ATTRIBUTE})*{_ANY_SPACE}*/?>|<!--[^<>{_MARK}]*-->",
+    f"</?[A-Za-z][A-Za-z0-9:-]*(?:{_ATTRIBUTE})*[{_SPACE}]*/?>|<!--[^<>{MARK}]*-->",
     "&(?:[A-Za-z][A-Za-z0-9]+|#[0-9]+|#[xX][0-9A-Fa-f]+);",
     # A telephone, a price or share, a number of two digits or more, a code.
     "\\+[0-9]+(?:[ ./()-]{1,2}[0-9]+)+",
@@ -67,12 +65,12 @@ _SPANS = (
     "(?:[A-Z]+[-_/]?|v)[0-9][A-Za-z0-9]*(?:[-_./][A-Za-z0-9]+)*(?: [0-9]{2,})*",
 )
 # Not one of them, though its end looks like one: 1990s, 100 %sure, example.community.
-_NO_SPANS = (f"[0-9]+{_LETTER}{_WORD}*", f"[0-9]+[{_SPACES}]?%{_LETTER}{{3}}")
+_NO_SPANS = (f"[0-9]+{_LETTER}{_WORD}*", f"[0-9]+[{SPACES}]?%{_LETTER}{{3}}")
 _NO_ADDRESS = f"{_HOST}(?:com|org|net)[A-Za-z0-9-]"
 
 
 # What a text without spans lacks.
-_MAYBE = re.compile(f"[0-9@<{{%&/{_MARK}]|www\\.|\\.(?:com|org|net)")
+_MAYBE = re.compile(f"[0-9@<{{%&/{MARK}]|www\\.|\\.(?:com|org|net)")
 
 
 @functools.cache
@@ -85,15 +83,15 @@ def span_rules(are_carried: bool = True) -> dict[str, Any]:
     Returns:
         A dictionary of lists of patterns and what replaces them, in order. "mark" puts
         `OPEN` before a span and `CLOSE` after it, and `GLUE` where it touches a word;
-        "hide" puts `PLACE` there. "source" leaves a span its source, and "shown" what
-        replaces it. "see" makes a sentence what the model sees, and "restore" tidies
-        the translation with its spans.
+        "hide" puts `PLACE` there. "source" leaves a span, or a text with marks, its
+        source, and "shown" leaves a span what replaces it. "see" makes a sentence what
+        the model sees, and "restore" tidies the translation with its spans.
     """
-    whole = f"{OPEN}[^{_MARK}]+(?:{TO}[^{_MARK}]*)?{CLOSE}"
+    whole = f"{OPEN}[^{MARK}]+(?:{TO}[^{MARK}]*)?{CLOSE}"
     rules = {
         "mark": [
             # What a client has marked stays, as long as it is whole.
-            (f"({whole})|[{_MARK}]", "\\1"),
+            (f"({whole})|[{MARK}]", "\\1"),
             (
                 f"({whole}|{_NO_ADDRESS})|({'|'.join(_ADDRESSES)})"
                 f"|({'|'.join(_NO_SPANS)})|({'|'.join(_SPANS)})|({_WORD}+)",
@@ -104,12 +102,12 @@ def span_rules(are_carried: bool = True) -> dict[str, Any]:
             (f"{CLOSE}({_WORD})", f"{GLUE}{CLOSE}{GLUE}\\1"),
         ],
         "hide": [(f"{OPEN}[^{CLOSE}]*{CLOSE}", PLACE)],
-        "source": [(f"{TO}[^{GLUE}]*", "")],
+        "source": [(f"{TO}[^{MARK}]*|{OPEN}|{CLOSE}", "")],
         "shown": [(f"^({GLUE}?)[^{GLUE}{TO}]*{TO}", "\\1")],
         "see": [(GLUE + GLUE, ""), (GLUE, " ")],
         "restore": [(f"^{GONE} ?| ?{GONE}", ""), (f" ?{GLUE} ?", "")],
     }
-    return rules if are_carried else rules | {"mark": [(f"[{_MARK}]", "")]}
+    return rules if are_carried else rules | {"mark": [(f"[{MARK}]", "")]}
 
 
 class Hidden(NamedTuple):
@@ -147,38 +145,32 @@ class SpanFinder:
         spans = [part.split(CLOSE)[0] for part in marked.split(OPEN)[1:]]
         return Hidden(self._replaced("hide", marked), spans)
 
-    def sources(self, spans: Sequence[str]) -> list[str]:
-        """Returns spans as they were written."""
-        return [self._replaced("source", span).replace(GLUE, "") for span in spans]
-
-    def source(self, hidden: Hidden) -> str:
-        """Returns a text as it was written."""
-        return _filled(hidden.text, self.sources(hidden.spans)).replace(GLUE, "")
-
     def marked(self, hidden: Hidden) -> str:
         """Returns a text in which `hidden` finds the same spans."""
         spans = [f"{OPEN}{span}{CLOSE}" for span in hidden.spans]
         return _filled(hidden.text, spans).replace(GLUE, "")
 
-    def pieces(
-        self, spans: Sequence[str], others: Sequence[str] | None = None
-    ) -> dict[tuple[str, int], str]:
-        """Returns the piece of each of the first eight spans, for `seen`.
+    def source(self, marked: str) -> str:
+        """Returns a marked text, or a span, as it was written."""
+        return self._replaced("source", marked).replace(GLUE, "")
 
-        With `others` of those alone that are among these.
+    def sources(self, spans: Sequence[str]) -> list[str]:
+        """Returns spans as they were written."""
+        return list(map(self.source, spans))
+
+    def seen(self, hidden: Hidden, carried: Sequence[str]) -> str:
+        """Returns what the model sees.
+
+        That is pieces for the spans that are among the first eight of `carried`, of
+        `sources`, and what was written for the others.
         """
-        names = self._named(spans)
-        if others is not None:
-            known = set(self._named(others))
-            names = [name for name in names if name in known]
-        return dict(zip(names, PIECES, strict=False))
-
-    def seen(self, hidden: Hidden, pieces: Mapping[tuple[str, int], str]) -> str:
-        """Returns what the model sees: the piece of a span, or else its source."""
-        values = [
-            pieces.get(name) or self._replaced("source", span)
-            for name, span in zip(self._named(hidden.spans), hidden.spans, strict=True)
-        ]
+        left = dict(zip(PIECES, carried, strict=False))
+        values = []
+        for span in hidden.spans:
+            source = self.source(span)
+            piece = next((piece for piece in left if left[piece] == source), None)
+            left.pop(piece, None)
+            values.append(piece or self._replaced("source", span))
         return self._replaced("see", _filled(hidden.text, values))
 
     def restored(self, text: str, spans: Sequence[str]) -> tuple[str, list[str]]:
@@ -229,15 +221,6 @@ class SpanFinder:
 
         return re.sub(pattern, marked, text)
 
-    def _named(self, spans):
-        """Returns the source of each span, and how many equal ones come before it."""
-        counts = collections.Counter()
-        named = []
-        for source in self.sources(spans):
-            named.append((source, counts[source]))
-            counts[source] += 1
-        return named
-
     def _replaced(self, name, text):
         for pattern, replacement in self._rules[name]:
             text = pattern.sub(replacement, text)
@@ -250,12 +233,17 @@ def hidden_pair(source: str, target: str, more: Sequence[str] = ()) -> tuple[str
     A span of one side stays text. `more` are words to hide as well.
     """
     if not more and not (_MAYBE.search(source) and _MAYBE.search(target)):
-        return re.sub(f"[{_MARK}]", "", source), re.sub(f"[{_MARK}]", "", target)
+        return re.sub(f"[{MARK}]", "", source), re.sub(f"[{MARK}]", "", target)
     sides = source, target
     if more:
         sides = (finder().with_terms(side, dict.fromkeys(more)) for side in sides)
     first, second = map(finder().hidden, sides)
-    carried = finder().pieces(first.spans, second.spans)
+    left = finder().sources(second.spans)
+    carried = []
+    for span in finder().sources(first.spans):
+        if span in left:
+            left.remove(span)
+            carried.append(span)
     return finder().seen(first, carried), finder().seen(second, carried)
 
 
@@ -263,27 +251,6 @@ def hidden_pair(source: str, target: str, more: Sequence[str] = ()) -> tuple[str
 def finder() -> SpanFinder:
     """Returns the finder of all spans."""
     return SpanFinder(span_rules())
-
-
-def as_terms(
-    terms: Mapping[str, str] | None, dont_translate: Sequence[str]
-) -> dict[str, str | None]:
-    """Returns the terms for `SpanFinder.with_terms`, or raises an error."""
-    if isinstance(dont_translate, str):
-        raise TypeError(
-            "`dont_translate` must be a sequence of strings. Received: "
-            f"dont_translate={dont_translate!r}"
-        )
-    both = dict.fromkeys(dont_translate) | dict(terms or {})
-    for term, new in both.items():
-        texts = [term] if new is None else [term, new]
-        is_text = all(isinstance(text, str) for text in texts)
-        if not is_text or not term.strip() or re.search(f"[{_MARK}]", "".join(texts)):
-            raise ValueError(
-                "`terms` and `dont_translate` must be texts with a visible character. "
-                f"Received: {term!r}, to be {term if new is None else new!r}"
-            )
-    return both
 
 
 def _filled(text, values):

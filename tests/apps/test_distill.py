@@ -13,6 +13,7 @@ from keras_transformer.apps.bulk import distill
 from keras_transformer.apps.cli import main
 from keras_transformer.search.translation import Translation
 from keras_transformer.text import open_pairs
+from keras_transformer.text.doubts import doubts_of
 from tests import tiny_run
 from tests.models.cases import SOURCE, TARGET_IN, TARGET_OUT, random_model
 
@@ -47,7 +48,10 @@ class Teacher:
         if self.end < 0:
             raise KeyboardInterrupt
         return [
-            [Translation(x, 0.0, "the" in text) for x in FOUND[text][:n_best]]
+            [
+                Translation(x, 0.0, "the" in text, doubts=doubts_of(text, x))
+                for x in FOUND[text][:n_best]
+            ]
             for text in texts
         ]
 

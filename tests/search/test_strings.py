@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_transformer import LiteTranslator, Translator
 from keras_transformer.search import strings
 from keras_transformer.search.strings import SIGNATURES
-from keras_transformer.text.spans import finder
+from keras_transformer.text.spans import PIECES
 from tests import tiny_run
 from tests.nn.kernels.ways import eagerly
 from tests.nn.layers.reference_weights import model_weights_of
@@ -162,19 +162,18 @@ def test_the_signatures_are_those_of_the_table(signatures):
     text, texts, number, numbers = (
         (kind, rank) for kind in ("string", "float32") for rank in (1, 2)
     )
-    best = {"translation": text, "score": number, "lost": texts}
+    best = {"translation": text, "score": number, "doubts": text, "lost": texts}
     several = {"translations": texts, "scores": numbers}
     expected = {
-        "serving_default": best | several | {"sources": texts, "doubts": text},
+        "serving_default": best | several | {"sources": texts},
         "complete": best, "sample": best,
-        "nbest": several | {"lost": ("string", 3)},
+        "nbest": several | {"doubts": texts, "lost": ("string", 3)},
         "score": {
             "log_probability": number, "tokens": texts,
             "token_log_probabilities": numbers,
         },
-        "align": {
-            "translation": text, "source_tokens": texts, "target_tokens": texts,
-            "attention": ("float32", 3),
+        "align": best | {
+            "source_tokens": texts, "target_tokens": texts, "attention": ("float32", 3),
         },
     }  # fmt: skip
     for name, found in outputs.items():
@@ -274,67 +273,65 @@ def test_sampling_with_odd_temperatures_is_greedy_or_wild(signatures):
 
 # What the beam spells, best first, with the scores -1 to -4; what is taken, its doubts.
 HYPOTHESES = {
-    "a b c": (["x x x x", "", "y", "z"], 2, "score"),
-    "a b": (["x x x x", "x x x x", "", ""], 0, "loop"),
-    "d e f": (["D E F", "y", "z", "z"], 0, "copy"),
-    "g": (["", "", "y", "y"], 2, "score"),
-    "k l": (["lossy", "", "K", "lossy L"], 2, "score"),
+    "a b c": (["x x x x", "", "y", "z"], "y", -3, "score"),
+    "a b": (["x x x x", "x x x x", "", ""], "x x x x", -1, "loop"),
+    "d e f": (["D E F", "y", "z", "z"], "D E F", -1, "copy"),
+    "g": (["", "", "y", "y"], "y", -3, "score"),
+    "k {a}": (["lossy", "", f"K {PIECES[0]}", "lossy L"], "K {a}", -3, "score"),
 }
 
 
-def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(monkeypatch):
+def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
+    monkeypatch, lite_export
+):
     """By the graph and by LiteRT's client; the n best have no text twice."""
     search = translator(beam_size=4, doubt_below=-2.5)._search
-    texts = list(HYPOTHESES)
-    scores = [-1.0, -2.0, -3.0, -4.0]
+    seen = [text.replace("{a}", PIECES[0]) for text in HYPOTHESES]
+    spelled = [text for several, *_ in HYPOTHESES.values() for text in several]
 
-    def outputs(sources, ids):
-        rows = [HYPOTHESES[text.decode()][0] for text in sources.ids.numpy()]
+    def found(sources):
+        """Ids (B, 4, 1) and scores (B, 4) for what the model sees."""
+        places = np.array([seen.index(source) for source in sources])
+        ids = 4 * places[:, None, None] + np.arange(4)[:, None]
         return {
-            "translations": tf.constant(rows),
-            "scores": tf.constant([scores] * len(rows)),
-            "truncated": tf.fill([len(rows)], False),
-            "is_lossy": tf.constant([["lossy" in x for x in row] for row in rows]),
+            "ids": ids,
+            "scores": np.tile(np.float32([-1, -2, -3, -4]), (len(ids), 1)),
         }
 
-    def ids_of(texts):
-        is_cut = tf.fill(tf.shape(texts), False)
-        return SimpleNamespace(ids=texts, lengths=texts, truncated=is_cut)
+    read = search.tokenizers.source.detokenize
 
-    monkeypatch.setattr(search, "source_ids", ids_of)
-    monkeypatch.setattr(search, "seen_ids", ids_of)
-    monkeypatch.setattr(search, "called", lambda *_, **__: None)
-    monkeypatch.setattr(search, "outputs", outputs)
-    expected = [
-        (several[place], scores[place], doubts)
-        for several, place, doubts in HYPOTHESES.values()
-    ]
-    found = strings.as_arrays(strings.translate(search, tf.constant(texts)))
-    columns = found["translation"], found["score"], found["doubts"]
+    def called(function, ids, lengths, n_best):
+        texts = [text.decode() for text in read(ids).numpy()]
+        return SimpleNamespace(**{k: tf.constant(x) for k, x in found(texts).items()})
+
+    def spell(ids):
+        return tf.constant([spelled[id] for id in ids.numpy()[:, 0]])
+
+    monkeypatch.setattr(search, "called", called)
+    monkeypatch.setattr(search.tokenizers.target, "detokenize", spell)
+    texts = list(HYPOTHESES)
+    expected = [tuple(row[1:]) for row in HYPOTHESES.values()]
+    outputs = strings.as_arrays(strings.translate(search, tf.constant(texts)))
+    columns = outputs["translation"], outputs["score"], outputs["doubts"]
     assert list(zip(*columns, strict=True)) == expected
-    found = strings.as_arrays(strings.nbest(search, tf.constant(texts[1:3])))
-    assert found["translations"].tolist() == [
+    outputs = strings.as_arrays(strings.nbest(search, tf.constant(texts[1:3])))
+    assert outputs["translations"].tolist() == [
         ["x x x x", "", "", ""], ["D E F", "y", "z", ""]
     ]  # fmt: skip
-    assert found["scores"].tolist() == [
+    assert outputs["scores"].tolist() == [
         [-1, -3, -np.inf, -np.inf], [-1, -2, -3, -np.inf]
     ]  # fmt: skip
+    assert outputs["doubts"].tolist() == [
+        ["loop", "empty score", "loop", "empty score"],
+        ["copy", "", "score", "score"],
+    ]
 
-    lite = object.__new__(LiteTranslator)
-    lite.description = {"max_source_length": 9, "search": {"doubt_below": -2.5}}
+    lite = LiteTranslator(lite_export)
     lite.most = 4
-    lite._splitter = SimpleNamespace(split=lambda text, _: [text, ""])
-    lite._spans = finder()
-
-    def rows(name, columns, n_best):
-        same = {"scores": scores, "truncated": False}
-        for text in columns["texts"]:
-            said = HYPOTHESES[text][0]
-            lost = [["a"] if "lossy" in x else [] for x in said]
-            more = {"translations": said, "said": said, "lost": lost, "seen": text}
-            yield same | more
-
-    monkeypatch.setattr(lite, "_rows", rows)
-    found = lite._of_texts(texts)
-    columns = found["translation"], found["score"], found["doubts"]
-    assert list(zip(*columns, strict=True)) == expected
+    monkeypatch.setitem(lite.description["search"], "doubt_below", -2.5)
+    lite._signatures = {
+        "nbest": lambda source, lengths: found(lite._source.decode(source.tolist()))
+    }
+    lite._target = SimpleNamespace(decode=lambda rows: [spelled[id] for [id] in rows])
+    rows = [(x.text, x.score, " ".join(x.doubts)) for x in lite.translate(texts)]
+    assert rows == expected

@@ -8,6 +8,6 @@ const found = texts.map((text, i) => {
   const hidden = finder.hidden(text);
   const { text: restored, lost } = finder.restored(translations[i], hidden.spans);
   const { spans } = hidden;
-  return [hidden.text, spans, finder.source(hidden), finder.seen(hidden), restored, lost];
+  return [hidden.text, spans, finder.marked(hidden), finder.seen(hidden), restored, lost];
 });
 console.log(JSON.stringify(found));

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.formats import web
-from keras_transformer.text import doubts_in_graph
-from keras_transformer.text.doubts import DOUBTS, doubts_of, taken_of
+from keras_transformer.text import in_graph
+from keras_transformer.text.doubts import DOUBTS, doubts_of, faults_of
 
 SIXTEEN = " ".join("abcdefghijklmnop")
 FOUND = {
@@ -43,18 +43,16 @@ def test_a_translation_gets_the_doubts_that_it_deserves(source, translation):
     assert " ".join(doubts_of(source, translation, -9.0)) == FOUND[source, translation]
 
 
-def test_a_low_score_is_a_doubt_and_the_first_good_hypothesis_is_taken():
+def test_a_low_score_is_a_doubt():
     assert doubts_of("a", "b", -1.5, -1.25) == ("score",)
     assert doubts_of("a", "b", -1.25, -1.25) == ()
     assert doubts_of("a b c", "", -np.inf, -1.25) == ("empty", "score")
-    row = ["", "x x x x", "y", "z"]
-    scores, none = [-1, -2, -3, -4], [[]] * 4
-    assert taken_of("a b", row, scores, none, -2.5) == (2, ("score",))
-    assert taken_of("a b", row[1::-1], scores[:2], none) == (0, ("loop",))
-    assert taken_of("", ["", "y"], [0, -1], none) == (0, ())
-    # What lost a span is better than what loops, and worse than all else.
-    assert taken_of("a b", row, scores, [[], [], ["a"], []]) == (3, ())
-    assert taken_of("a b", row, scores, [[], [], ["a"], ["a"]]) == (2, ())
+
+
+def test_what_lost_a_span_is_better_than_what_loops_and_worse_than_all_else():
+    worse_and_worse = [("copy", "score"), ("lost",), ("loop",), ("empty", "lost")]
+    faults = list(map(faults_of, worse_and_worse))
+    assert faults == sorted({*faults})
 
 
 @functools.cache
@@ -73,22 +71,25 @@ def rows_and_doubts():
     rows = [(*row, draw.choice([-0.5, -1.5]), -1.0) for row in rows]
     found = [doubts_of(*row) for row in rows]
     assert all(sum(doubt in row for row in found) > 30 for doubt in DOUBTS)
-    lost = [[], ["a"], []]
-    places = [
-        taken_of(row[0], [row[1], "well", row[0]], [0, -1, -2], lost)[0] for row in rows
-    ]
+    places = []
+    for source, target, *_ in rows:
+        doubts = [doubts_of(source, x) for x in (target, "well", source)]
+        doubts[1] += ("lost",)
+        places.append(min(range(3), key=lambda place: faults_of(doubts[place])))
     return rows, found, places
 
 
 def test_tensorflow_finds_what_python_does():
     rows, doubts, _ = rows_and_doubts()
     sources, translations, scores, _ = zip(*rows, strict=True)
-    call = tf.function(doubts_in_graph.doubts_of, autograph=False)
+    call = tf.function(in_graph.doubts_of, autograph=False)
     given = map(tf.constant, (sources, translations, scores))
     found = call(*given, -1.0).numpy()
-    assert [tuple(np.array(DOUBTS)[row]) for row in found] == doubts
+    assert [tuple(names.decode().split()) for names in found] == doubts
     nothing = call(tf.constant([""]), tf.constant([""]), tf.constant([-np.inf]))
-    assert nothing.numpy().tolist() == [[False] * 4]
+    assert nothing.numpy().tolist() == [b""]
+    united = in_graph.united_doubts(tf.constant(["score loop score ", "copy", ""]))
+    assert united.numpy().tolist() == [b"loop score", b"copy", b""]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")

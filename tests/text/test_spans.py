@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_transformer.formats import web
-from keras_transformer.text import spans_in_graph
+from keras_transformer.text import in_graph
 from keras_transformer.text.spans import (
     CLOSE,
     GLUE,
@@ -97,11 +97,10 @@ def shown(text):
 @pytest.mark.parametrize("text", SPANS)
 def test_spans_are_found_and_hidden(text):
     hidden = FINDER.hidden(text)
-    assert FINDER.source(hidden) == text
-    assert [
-        FINDER.source(hidden._replace(text=PIECES[0], spans=[span]))
-        for span in hidden.spans
-    ] == SPANS[text]
+    assert FINDER.sources(hidden.spans) == SPANS[text]
+    marked = FINDER.marked(hidden)
+    assert FINDER.source(marked) == text
+    assert FINDER.hidden(marked) == hidden
 
 
 PAIRS = [
@@ -150,7 +149,7 @@ def test_spans_come_back(name):
 
 def test_the_model_sees_whole_words_and_at_most_eight_pieces():
     hidden = FINDER.hidden("<b>Two</b>{a}{b} %s-%s %s %s (%s)x%s.")
-    seen = FINDER.seen(hidden, FINDER.pieces(hidden.spans))
+    seen = FINDER.seen(hidden, FINDER.sources(hidden.spans))
     assert shown(seen) == "0 Two 1 2 3 4-5 6 7 (%s)x%s."
 
 
@@ -184,11 +183,11 @@ def texts_and_results():
     translations = []
     for text in texts:
         hidden = FINDER.hidden(text)
-        seen = FINDER.seen(hidden, FINDER.pieces(hidden.spans))
+        seen = FINDER.seen(hidden, FINDER.sources(hidden.spans))
         words = [word + " " * drawn.randrange(2) for word in (*seen, *PIECES[:3])]
         translations.append("".join(drawn.sample(words, len(words) * 3 // 4)))
         restored = FINDER.restored(translations[-1], hidden.spans)
-        results.append([*hidden, FINDER.source(hidden), seen, *restored])
+        results.append([*hidden, FINDER.marked(hidden), seen, *restored])
     return texts, translations, results
 
 
@@ -204,13 +203,15 @@ def test_tensorflow_finds_what_python_does(is_graph):
     texts, translations, results = texts_and_results()
 
     def found(texts, translations):
-        hidden, spans = spans_in_graph.hidden_spans(texts, RULES)
+        hidden, spans = in_graph.hidden_spans(texts, RULES)
         return (
             hidden,
             spans,
-            spans_in_graph.sources_of(hidden, spans, RULES),
-            spans_in_graph.seen_texts(hidden, spans, RULES),
-            *spans_in_graph.restored_texts(translations, spans, RULES),
+            in_graph.marked_texts(hidden, spans),
+            in_graph.seen_texts(
+                hidden, spans, in_graph.sources_of(spans, RULES), RULES
+            ),
+            *in_graph.restored_texts(translations, spans, RULES),
         )
 
     if is_graph:
@@ -221,7 +222,9 @@ def test_tensorflow_finds_what_python_does(is_graph):
     ]
     for row, expected in zip(zip(*columns, strict=True), results, strict=True):
         decoded = [
-            [x.decode() for x in value] if isinstance(value, list) else value.decode()
+            value.decode()
+            if isinstance(value, bytes)
+            else [x.decode() for x in value if x]
             for value in row
         ]
         assert decoded == expected
@@ -252,13 +255,14 @@ def test_tensorflow_gives_targets_the_pieces_of_their_sources():
     expected = []
     for source, target in zip(*sides, strict=True):
         source, target = FINDER.hidden(source + " {a} %s"), FINDER.hidden("%s" + target)
-        expected.append(FINDER.seen(target, FINDER.pieces(source.spans)))
-    _, sources = spans_in_graph.hidden_spans(
+        expected.append(FINDER.seen(target, FINDER.sources(source.spans)))
+    _, sources = in_graph.hidden_spans(
         tf.strings.join([tf.constant(sides[0]), " {a} %s"]), RULES
     )
-    targets = spans_in_graph.hidden_spans(
+    targets = in_graph.hidden_spans(
         tf.strings.join(["%s", tf.constant(sides[1])]), RULES
     )
-    found = spans_in_graph.seen_targets(*targets, sources, RULES)
+    carried = in_graph.sources_of(sources, RULES)
+    found = in_graph.seen_texts(*targets, carried, RULES)
     assert [x.decode() for x in found.numpy()] == expected
     assert sum(PIECES[0] in x for x in expected) > 300

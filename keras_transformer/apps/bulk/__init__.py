@@ -5,7 +5,6 @@ from keras_transformer.apps.bulk.ray_translator import RayTranslator
 from keras_transformer.apps.bulk.translate_texts import (
     WINDOW,
     BulkSummary,
-    best_translations,
     model_fingerprint,
     read_texts,
     translate_file,
@@ -17,7 +16,6 @@ __all__ = [
     "WINDOW",
     "BulkSummary",
     "RayTranslator",
-    "best_translations",
     "distill",
     "model_fingerprint",
     "read_texts",

@@ -14,7 +14,6 @@ from keras_transformer.apps.bulk.translate_texts import (
 )
 from keras_transformer.config.options import check_number
 from keras_transformer.files import check_another_file, read_json, write_json
-from keras_transformer.text.doubts import doubts_of
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import BadLines
@@ -134,13 +133,12 @@ def _cell(text):
 
 def _line(source, reference, found):
     """Returns the line of a pair as a `Translation`, or `None` if it is of no use."""
-    texts = [_cell(translation.text) for translation in found]
-    if len(texts) > 1:
+    best = found[0]
+    if len(found) > 1:
         import sacrebleu
 
         score = sacrebleu.CHRF().sentence_score
-        texts.sort(key=lambda text: -score(text, [reference]).score)
-    best = texts[0]
-    if {"empty", "loop"} & {*doubts_of(source, best)}:
+        best = max(found, key=lambda one: score(_cell(one.text), [reference]).score)
+    if {"empty", "loop"} & {*best.doubts}:
         return None
-    return found[0]._replace(text=f"{source}\t{best}")
+    return best._replace(text=f"{source}\t{_cell(best.text)}")

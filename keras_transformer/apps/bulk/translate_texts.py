@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -127,7 +127,7 @@ def translate_file(
         # Finds a bad line before the work begins, not hours later.
         total = sum(1 for _ in read_texts(source))
     return translate_texts(
-        best_translations(translate),
+        getattr(translate, "translate", translate),
         texts,
         output,
         total,
@@ -135,14 +135,6 @@ def translate_file(
         fingerprint=fingerprint,
         show_progress=show_progress,
     )
-
-
-def best_translations(translate: Any) -> Callable[[list[str]], Sequence[Any]]:
-    """Returns a function of texts that gives the best `Translation` of each.
-
-    A function that is no translator is returned as it is.
-    """
-    return getattr(translate, "translate", translate)
 
 
 def translate_texts(

@@ -139,12 +139,13 @@ def translate(options):
         else:
             line = _line(found, options)
             print_result(line if "\n" in text else one_line(line))
-        if found[0].truncated:
+        best = found[0]
+        if best.truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")
-        doubts.update(found[0].doubts)
-        if found[0].doubts:
-            words = ", ".join([*found[0].doubts, *found[0].lost])
+        doubts.update(best.doubts)
+        if best.doubts:
+            words = ", ".join([*best.doubts, *best.lost])
             print_warning(f"the translation of {name}{number} is doubtful: {words}")
     counts = {"truncated": cut, "doubts": dict(doubts)}
     if options.output is None:
@@ -186,18 +187,7 @@ def _found_by(translator, options):
         return lambda texts: [[best] for best in translator.translate(texts, *terms)]
     if options.terms is not None:
         raise ValueError("`--terms` needs whole texts: no `--n-best`, no `--no-split`.")
-    doubts_of = load_module("text.doubts").doubts_of
-
-    def found_by(texts):
-        rows = translator.nbest(texts, options.n_best or 1)
-        for text, row in zip(texts, rows, strict=True):
-            doubts = doubts_of(text, row[0].text)
-            if row[0].lost:
-                doubts += ("lost",)
-            row[0] = row[0]._replace(doubts=doubts)
-        return rows
-
-    return found_by
+    return lambda texts: translator.nbest(texts, options.n_best or 1)
 
 
 def _terms_of(file):
@@ -234,11 +224,17 @@ def _line(found, options):
 def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
     alternatives = [{"text": one.text, "score": one.score} for one in found]
-    best = {"source": source, **alternatives[0], "truncated": found[0].truncated}
-    best |= {"doubts": found[0].doubts, "lost": found[0].lost}
-    if sentences := found[0].sentences:
-        best["sentences"] = [sentence._asdict() for sentence in sentences]
-    return best if n_best is None else best | {"n_best": alternatives}
+    best = found[0]
+    told = {
+        "source": source,
+        **alternatives[0],
+        "truncated": best.truncated,
+        "doubts": best.doubts,
+        "lost": best.lost,
+    }
+    if best.sentences:
+        told["sentences"] = [sentence._asdict() for sentence in best.sentences]
+    return told if n_best is None else told | {"n_best": alternatives}
 
 
 def _warn_of_cut(place, others=""):

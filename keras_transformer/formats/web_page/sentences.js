@@ -3,7 +3,8 @@
  * rules in translator.json.
  */
 
-const [CUT, KEPT, END] = ["\ufdd0", "\ufdd1", "\ufdd2"];
+export const CUT = "\ufdd0";
+const [KEPT, END] = ["\ufdd1", "\ufdd2"];
 // Where spans.js has taken a span out, and a space that only the model sees.
 export const [PLACE, GLUE] = ["\ufde0", "\ufdd6"];
 
@@ -18,12 +19,12 @@ export class SentenceSplitter {
   /**
    * Returns the first sentence, what follows it, the second sentence, and so on.
    *
-   * @param {string} text
+   * @param {string} text Without such marks, as `SpanFinder.hidden` returns it.
    * @param {(sentence: string) => boolean} isTooLong Such a sentence is cut in halves.
    * @returns {string[]} Together they are the text.
    */
   split(text, isTooLong = () => false) {
-    let marked = text.replace(new RegExp(`[${CUT}${KEPT}${END}]`, "g"), "") + END;
+    let marked = text + END;
     for (const rule of this.#rules.sentences) marked = replaced(marked, rule);
     const cut = (sentence) => {
       if (sentence.length < 2 || !isTooLong(sentence)) return [sentence];
@@ -37,15 +38,12 @@ export class SentenceSplitter {
   halves(sentence) {
     const characters = Array.from(sentence);
     const size = characters.length;
+    const clause = new RegExp(`^(?:${this.#rules.clause})$`, "u");
     let [best, most] = [1, -Infinity];
     for (let place = 1; place < size; place++) {
-      const isSpace = characters[place] === " ";
-      let rank = Number(isSpace);
-      if (size <= 4 * place && 4 * place <= 3 * size) {
-        const before = characters[place - 1];
-        rank += Number(this.#rules.clause_marks.includes(before) && isSpace);
-        rank += 2 * Number(this.#rules.wide_clause_marks.includes(before));
-      }
+      const isMiddle = size <= 4 * place && 4 * place <= 3 * size;
+      const isClause = clause.test(characters[place - 1] + characters[place]);
+      const rank = isMiddle && isClause ? 2 : Number(characters[place] === " ");
       const value = 2 * size * rank - Math.abs(2 * place - size);
       if (value > most) [best, most] = [place, value];
     }

@@ -29,9 +29,10 @@ export class SpanFinder {
     return { text: this.#replaced("hide", marked), spans: inside };
   }
 
-  /** Returns a hidden text as it was written. */
-  source({ text, spans }) {
-    return filled(text, this.#sources(spans)).replaceAll(GLUE, "");
+  /** Returns a text in which `hidden` finds the same spans. */
+  marked({ text, spans }) {
+    const marked = spans.map((span) => OPEN + span + CLOSE);
+    return filled(text, marked).replaceAll(GLUE, "");
   }
 
   /** Returns what the model sees: pieces, and from the ninth span on its source. */

@@ -7,7 +7,7 @@
 
 import { bestPlace, doubtsOf } from "./doubts.js";
 import { SentencePiece } from "./sentencepiece.js";
-import { GLUE, PLACE, SentenceSplitter } from "./sentences.js";
+import { CUT, GLUE, PLACE, SentenceSplitter } from "./sentences.js";
 import { SpanFinder } from "./spans.js";
 
 const DESCRIPTION = "translator.json";
@@ -57,18 +57,15 @@ export class Translator {
       const isCut = sourceIds(this.#source, seen, this.#description).isCut;
       return isCut || countPlaces(part) > MOST_SPANS;
     };
-    const parts = this.#splitter.split(hidden.text, isTooLong);
+    const cut = this.#splitter.split(hidden.text, isTooLong).join(CUT);
+    const parts = this.#finder.marked({ ...hidden, text: cut }).split(CUT);
     const places = [...parts.keys()].filter((i) => i % 2 === 0 && parts[i]);
     const results = [];
-    let first = 0;
     for (const i of places) {
-      const last = first + countPlaces(parts[i]);
-      const sentence = { text: parts[i], spans: hidden.spans.slice(first, last) };
-      results.push(await this.#alternatives(sentence));
-      first = last;
+      results.push(await this.#alternatives(this.#finder.hidden(parts[i])));
     }
     const joined = (texts) => {
-      const whole = parts.map((part) => part.replaceAll(GLUE, ""));
+      const whole = [...parts];
       for (const [k, i] of places.entries()) whole[i] = texts[k];
       return whole.join("");
     };

@@ -323,7 +323,7 @@ def test_doubts_are_told_by_their_number_and_counted(
     result, told = objects(capsys, *words)
     assert result["doubts"] == counts
     assert "; doubtful: loop 1, score 2" in told
-    found = Translation("la la la", -1.0, False, lost=("a.org/b",))
+    found = Translation("la", -1.0, False, (), ("loop", "lost"), ("a.org/b",))
     loop = SimpleNamespace(nbest=lambda *_: [[found]])
     with monkeypatch.context() as patched:
         patched.setattr(use_verbs, "load_translator", lambda _: loop)
