@@ -20,7 +20,7 @@ from keras_transformer.config.training_config import TrainingConfig
 
 # What cleaning looks for in training pairs, by its rules.
 CLEANING = {
-    "entities": "entities and misread quotation marks, which are mended",
+    "entities": "entities and misread quotation marks",
     "empty": "one side is empty",
     "control": "control characters",
     "mojibake": "characters that were read in a wrong encoding",

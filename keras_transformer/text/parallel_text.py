@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_transformer.config.options import check_number
 from keras_transformer.text.spans import hidden_pair
 
 MAX_SENTENCE_BYTES = 1 << 16
@@ -29,14 +30,17 @@ class Pair(NamedTuple):
 class BadLines:
     """Counts the lines that are skipped; more mistakes than a `share` are an error.
 
-    It is a share of all lines, and some mistakes are allowed in few lines, if any are.
-    A pair that is too long is skipped, but is not a mistake.
+    It is a share of all lines, with those that cleaning leaves out. Some mistakes are
+    allowed in few lines, if any are. A pair that is too long is skipped, but is not a
+    mistake.
     """
 
     def __init__(self, share: float):
+        check_number("bad_line_share", share, minimum=0.0, maximum=1.0)
         self.share = share
         self.lines = self.count = self._mistakes = 0
         self.examples: list[str] = []
+        self._first = ""  # mistake
 
     def add(self, place: str, reason: str, is_mistake: bool = True):
         """Counts the line at `place`, such as "train.de:17".
@@ -44,15 +48,19 @@ class BadLines:
         Raises `ValueError` if it is one mistake too many.
         """
         self.count += 1
-        self._mistakes += is_mistake
+        example = f"{place}: {reason}"
         if len(self.examples) < EXAMPLES_KEPT:
-            self.examples.append(f"{place}: {reason}")
+            self.examples.append(example)
+        if not is_mistake:
+            return
+        self._mistakes += 1
+        self._first = self._first or example
         allowed = max(_FEW, int(self.share * self.lines)) if self.share else 0
         if self._mistakes > allowed:
             raise ValueError(
-                f"{place}: {reason}. It is one of {self}. In {self.lines:,} lines "
-                f"`bad_line_share` {self.share:g} allows {allowed:,}: correct the "
-                "file, or raise `bad_line_share` to skip more."
+                f"{self._first}. Bad so far: {self._mistakes:,} of {self.lines:,} "
+                f"lines. `bad_line_share` {self.share:g} allows {allowed:,}: correct "
+                "the file, or raise `bad_line_share` to skip more."
             )
 
     def __str__(self):
@@ -95,6 +103,7 @@ class ParallelText:
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
         self._known: tuple[int, str] | None = None  # number of lines and digest
+        self._left_out = 0  # lines of the files that are not in this text
         self.cleaning: Any = None
 
     def place(self, line: int, side: str) -> str:
@@ -102,13 +111,18 @@ class ParallelText:
         path = self.files[-1 if side == "target" else 0] if self.files else None
         return self._place.format(path=path, line=line)
 
-    def with_rows(self, rows: Callable[[], Iterable]) -> ParallelText:
-        """Returns a text of other rows of the same files, for example some of these."""
+    def with_rows(self, rows: Callable[[], Iterable], left_out: int) -> ParallelText:
+        """Returns a text of rows of the same files, of which some are left out."""
         text = copy.copy(self)
         text._rows = rows
         text._known = None
+        text._left_out += left_out
         text.parts = [(text, 1)]
         return text
+
+    def changed(self, change: Callable[[ParallelText], ParallelText]) -> ParallelText:
+        """Returns what a function makes of this text, or of each corpus of a mix."""
+        return change(self)
 
     def of_mix(self, number):
         """Returns the same rows, whose messages name the corpus `number` of a mix."""
@@ -142,15 +156,11 @@ class ParallelText:
 
         It raises the errors of `count` and `BadLines.add`.
         """
-        bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        bad_lines.lines += self.count()
+        bad_lines = bad_lines or BadLines(0)
+        bad_lines.lines += self.count() + self._left_out
         for line, fields in self.rows():
-            if len(fields) == 2:
-                source = checked("source", fields[0])
-                target = checked("target", fields[1])
-                texts, problems = zip(source, target, strict=True)
-            else:
-                texts = []
+            texts, problems = checked(fields)
+            if len(fields) != 2:
                 problems = [self._problem(len(fields))]
             if any(problems):
                 side = "source" if problems[0] else "target"
@@ -199,6 +209,11 @@ class Mix(ParallelText):
         super().__init__(list, list(files))
         self.parts = parts
 
+    def changed(self, change):
+        mix = copy.copy(self)
+        mix.parts = [(change(part), weight) for part, weight in self.parts]
+        return mix
+
     def count(self):
         return sum(weight * part.count() for part, weight in self.parts)
 
@@ -208,14 +223,21 @@ class Mix(ParallelText):
         return hashlib.blake2b(mixed, digest_size=16).hexdigest()
 
     def pairs(self, bad_lines=None):
-        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        bad_lines = bad_lines or BadLines(0)
         for part, weight in self.parts:
             yield from part.pairs(bad_lines)
             for _ in range(weight - 1):  # A bad line counts once.
                 yield from part.pairs(BadLines(1.0))
 
 
-def checked(side: str, field: Any) -> tuple[str | None, str | None]:
+def checked(fields: Sequence) -> tuple[Sequence, Sequence]:
+    """Returns the texts of a line and their problems, `None` where there is none."""
+    if len(fields) != 2:
+        return [None], ["not two fields"]
+    return tuple(zip(*map(_checked, SIDES, fields), strict=True))
+
+
+def _checked(side, field):
     """Returns a field's text and its problem; one of them is `None`, if not empty."""
     if not isinstance(field, (bytes, str)):
         return None, f"{side} is not text: {field!r:.50}"
@@ -225,20 +247,12 @@ def checked(side: str, field: Any) -> tuple[str | None, str | None]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = f"byte {error.start + 1}"
-        return None, f"{side} is not valid UTF-8 ({place}){_windows(content)}"
+        is_windows = "\ufffd" not in content.decode("cp1252", "replace")
+        hint = ", perhaps Windows-1252 (--encoding cp1252)" if is_windows else ""
+        return None, f"{side} is not valid UTF-8 (byte {error.start + 1}){hint}"
     if "\0" in text:
         return None, f"{side} has a NUL character"
     return text, None if text.strip() else f"{side} is empty"
-
-
-def _windows(content):
-    """Returns how to read bytes that may be letters of Windows-1252, or nothing."""
-    text = content.decode("cp1252", "replace")
-    odd = sum(letter > "\x7f" for letter in text)
-    if 2 * odd > len(text) or "\ufffd" in text:
-        return ""
-    return ", perhaps Windows-1252 (--encoding cp1252)"
 
 
 def _bytes(field):

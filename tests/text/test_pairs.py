@@ -128,7 +128,7 @@ def test_bad_rows_are_named_and_skipped():
     assert bad_lines.count == 6
     with pytest.raises(
         ValueError,
-        match=r"^row 2: target is not text: None\. It is one of bad lines: 1 \(",
+        match=r"^row 2: target is not text: None\. Bad so far: 1 of 8 lines\.",
     ):
         read(text)
 
@@ -232,8 +232,7 @@ BAD_LINES = [
     (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
     (b"\tb", "source is empty"), (b"a\t \xc2\xa0 ", "target is empty"),
     (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\), perhaps Windows-1252"),
-    (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. It"),
-    (b"a\xff\xff\tb", r"source is not valid UTF-8 \(byte 2\)\. It"),
+    (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. Bad"),
     (b"a\tb\0", "target has a NUL character"),
     (b"\xed\xa0\x80\tb", r"source is not valid UTF-8 \(byte 1\)"),
     (b"a" * 65537 + b"\tb", "source is longer than 65536 bytes"),
@@ -262,14 +261,10 @@ def test_a_share_is_skipped_one_more_is_an_error(tsv, lines, share, allowed):
     assert len(triples(tsv("bad\n" * allowed + good), share)) == lines - allowed
     with pytest.raises(ValueError) as caught:
         triples(tsv("bad\n" * (allowed + 1) + good[9:]), share)
-    words = str(caught.value)
-    assert (
-        f"a.tsv:{allowed + 1}: {NO_TAB}. It is one of bad lines: {allowed + 1} ("
-        in words
-    )
-    assert words.endswith(
-        f"and {allowed - 4} more). In {lines:,} lines `bad_line_share` 0.01 allows "
-        f"{allowed}: correct the file, or raise `bad_line_share` to skip more."
+    assert str(caught.value).endswith(
+        f"a.tsv:1: {NO_TAB}. Bad so far: {allowed + 1} of {lines:,} lines. "
+        f"`bad_line_share` 0.01 allows {allowed}: correct the file, or raise "
+        "`bad_line_share` to skip more."
     )
 
 
