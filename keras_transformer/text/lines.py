@@ -11,9 +11,11 @@ import contextlib
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from keras_transformer.files import replacing
 
 MAX_LINE_BYTES = 1 << 18
 # What a file may begin with. The mark of UTF-32 begins with that of UTF-16.
@@ -122,3 +124,26 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 def one_line(text: str) -> str:
     """Returns a text with spaces in place of its line breaks."""
     return " ".join(text.splitlines())
+
+
+def pair_line(source: str, target: str) -> str:
+    """Returns the line of a pair in a file: source, tab, target."""
+    return "\t".join(one_line(text.replace("\t", " ")) for text in (source, target))
+
+
+def write_lines(path: str | Path, texts: Iterable[str]) -> int:
+    """Writes texts to a file, one per line, and returns their number.
+
+    The file is written whole or not at all; gzip if its name ends in ".gz".
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    with (
+        replacing(path) as temporary,
+        opener(temporary, "wt", encoding="utf-8", newline="\n") as file,
+    ):
+        for number, text in enumerate(texts, 1):  # noqa: B007
+            file.write(one_line(text) + "\n")
+    return number
