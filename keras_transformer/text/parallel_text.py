@@ -33,6 +33,9 @@ class BadLines:
     It is a share of all lines, with those that cleaning leaves out. Some mistakes are
     allowed in few lines, if any are. A pair that is too long is skipped, but is not a
     mistake.
+
+    Raises:
+        ValueError: If `share` is not from 0 to 1.
     """
 
     def __init__(self, share: float):
