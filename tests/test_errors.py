@@ -795,7 +795,7 @@ COMMANDS = {
     "distill {r} --train {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "clean {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "clean {f}/good.tsv --output {o}/a --by {f}/full": "full holds no SavedModel",
-    "clean {f}/good.tsv --output {o}/a --keep x": "or all. Received: x",
+    "clean {f}/good.tsv --output {o}/a --keep x": "`keep` must be one of entities",
     "clean {f}/good.tsv --output {o}/a --by-share 2": "--by-share: must be at most 1",
     "clean {f}/no_tab.tsv --output {o}/a --bad-line-share 0": "no_tab.tsv:2: no tab",
     "clean {f}/good.tsv --output {o}/a --encoding x": "`encoding` must be the name",

@@ -70,7 +70,7 @@ class Cleaning:
 
     def __init__(self):
         self.lines = 0
-        self.counts: dict[str, int] = collections.Counter()
+        self.counts = collections.Counter()
         self.examples: dict[str, list[str]] = collections.defaultdict(list)
 
     def add(self, rule: str, place: str, texts: list[str]):
@@ -81,21 +81,17 @@ class Cleaning:
             self.examples[rule].append(f"{place}: {source:.30} -> {target:.30}")
 
     def __str__(self):
-        rows = []
-        broken = self.counts.keys()
-        for done, rules in (
-            ("left out", broken - {"entities"}),
-            ("mended", broken & {"entities"}),
-        ):
-            if rules:
-                number = sum(self.counts[rule] for rule in rules)
-                rows.append(f"cleaning {done} {number:,} of {self.lines:,} lines:")
-            for rule in sorted(rules, key=_RULES.index):
-                rows.append(f"{self.counts[rule]:9,} {rule}: {CLEANING[rule]}")
-                rows += [f"{'':10}{example}" for example in self.examples[rule]]
-        if rows:
-            rows.append("  --keep and a rule's name keeps what it found")
-        return "\n".join(rows)
+        if not self.counts:
+            return ""
+        mended = self.counts["entities"]
+        left_out = self.counts.total() - mended
+        rows = [f"cleaning left out {left_out:,} of {self.lines:,} lines:"]
+        for rule in sorted(self.counts, key=lambda rule: rule == "entities"):
+            if rule == "entities":
+                rows.append(f"and mended {mended:,}:")
+            rows.append(f"{self.counts[rule]:9,} {rule}: {CLEANING[rule]}")
+            rows += [f"{'':10}{example}" for example in self.examples[rule]]
+        return "\n".join([*rows, "  --keep and a rule's name keeps what it found"])
 
 
 def clean_pairs(text: Any, keep: str | None = None) -> ParallelText:

@@ -65,24 +65,18 @@ def opened(path: Path, encoding: str | None = None) -> Iterator[io.BufferedReade
     with unpacked(path) as stream:
         start = stream.peek(_SAMPLE)[:_SAMPLE]
         marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
-        found = next(marked, encoding) or _utf_16(path, start)
-        if found == "utf-8-sig":
-            stream.read(3)
-        elif codecs.lookup(found).name != "utf-8":
-            stream = io.BufferedReader(_Recoded(stream, found))
-        yield stream
-
-
-def _utf_16(path, start):
-    """Returns "utf-8"; raises `ValueError` if every second byte is a NUL."""
-    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros = start[first::2].count(0)
-        if 2 * zeros > len(start) // 2 and 4 * start.count(0) < 5 * zeros:
+        found = next(marked, encoding)
+        if found is None and 4 * start.count(0) > len(start):
+            name = "utf-16-le" if start[0] else "utf-16-be"
             raise ValueError(
                 f"{path}:1: every second byte is 0, as in UTF-16 without a byte order "
                 f"mark: `encoding` {name!r} (--encoding {name}) reads that."
             )
-    return "utf-8"
+        if found == "utf-8-sig":
+            stream.read(3)
+        elif found and codecs.lookup(found).name != "utf-8":
+            stream = io.BufferedReader(_Recoded(stream, found))
+        yield stream
 
 
 class _Recoded(io.RawIOBase):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -221,8 +220,8 @@ class Mix(ParallelText):
         return sum(weight * part.count() for part, weight in self.parts)
 
     def fingerprint(self):
-        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
-        mixed = json.dumps(list(itertools.chain(*digests))).encode()
+        digests = [[part.fingerprint(), weight] for part, weight in self.parts]
+        mixed = json.dumps(digests).encode()
         return hashlib.blake2b(mixed, digest_size=16).hexdigest()
 
     def pairs(self, bad_lines=None):

@@ -32,13 +32,13 @@ _MARK = "\ufdd0-\ufdef"
 _SPACES = " \t\u00a0\u2000-\u200a\u202f\u3000"
 _ANY_SPACE = f"[{_SPACES}\n\r]"
 # Of the scripts that write no space between words.
-WIDE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
-_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f{WIDE}{_MARK}"
+_WIDE = "\u3000-\u30ff\u3400-\u9fff\uff00-\uffef"
+_SYMBOL = f"\\[-`{{-\u00bf×÷\u2000-\u206f{_WIDE}{_MARK}"
 _WORD = f"[^\\x00-/:-@{_SYMBOL}]"
 _LETTER = f"[^\\x00-@{_SYMBOL}]"
 # Of an address: any character, and one that can be its last.
-_URL = f'[^{_SPACES}\n\r<>"“”„«»()|\\\\^`{{}}{WIDE}{_MARK}]'
-_URL_END = f"[^{_SPACES}\n\r<>\"“”„«»()|\\\\^`{{}}{WIDE}{_MARK}.,;:!?'’…*_\\]\\[]"
+_URL = f'[^{_SPACES}\n\r<>"“”„«»()|\\\\^`{{}}{_WIDE}{_MARK}]'
+_URL_END = f"[^{_SPACES}\n\r<>\"“”„«»()|\\\\^`{{}}{_WIDE}{_MARK}.,;:!?'’…*_\\]\\[]"
 _URL_REST = f"(?:{_URL}|\\({_URL}*\\))*(?:{_URL_END}|\\({_URL}*\\))"
 _HOST = "[A-Za-z0-9-]+(?:\\.[A-Za-z0-9-]+)*\\."
 _ADDRESSES = (

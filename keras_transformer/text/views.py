@@ -14,8 +14,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from keras_transformer.text.doubts import WIDE
 from keras_transformer.text.sentences import GLUE
-from keras_transformer.text.spans import PIECES, WIDE, hidden_pair
+from keras_transformer.text.spans import PIECES, hidden_pair
 
 # Two words in letters with case (Latin, Greek, Cyrillic) begin a text. Single letters,
 # digits or one word may be none, and Chinese with a name in it has no case.
@@ -30,7 +31,7 @@ _MARKS = re.compile(
 )
 # The end of a text, before its mark.
 _END = re.compile(r"(?<![\s.!?…。！？])\s*[.!?…。！？]*\s*$")
-_NO_SPACE = re.compile(f"(?<=[{WIDE}]){GLUE}|{GLUE}(?=[{WIDE}])")
+_NO_SPACE = re.compile(f"(?<={WIDE}){GLUE}|{GLUE}(?={WIDE})")
 
 
 def _in_case(change, source, target):

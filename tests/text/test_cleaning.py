@@ -158,11 +158,11 @@ def test_the_screen_has_counts_and_three_examples(tmp_path):
     short = f"{LONG[:29]}\x1b -> x"
     assert str(text.cleaning).splitlines() == [
         "cleaning left out 5 of 307 lines:",
-        "        1 empty: one side is empty",
-        f"          {path}:306:  -> x",
         "        4 control: control characters",
         *(f"          {path}:{300 + n}: {short}" for n in (1, 2, 3)),
-        "cleaning mended 1 of 307 lines:",
+        "        1 empty: one side is empty",
+        f"          {path}:306:  -> x",
+        "and mended 1:",
         "        1 entities: entities and misread quotation marks",
         f"          {path}:307: a &amp; b -> c",
         "  --keep and a rule's name keeps what it found",

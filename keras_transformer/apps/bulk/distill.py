@@ -15,7 +15,7 @@ from keras_transformer.apps.bulk.translate_texts import (
 from keras_transformer.config.options import check_number
 from keras_transformer.files import check_another_file, read_json, write_json
 from keras_transformer.text.doubts import doubts_of
-from keras_transformer.text.lines import pair_line, read_lines
+from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import BadLines
 
@@ -80,7 +80,7 @@ def distill(
     facts_path = Path(f"{output}.json")
     _check_facts(facts_path)
     total = pairs.count()
-    texts = (pair_line(*pair[1:]) for pair in pairs.pairs(bad_lines))
+    texts = ("\t".join(map(_cell, pair[1:])) for pair in pairs.pairs(bad_lines))
 
     def translations(lines):
         sides = [line.split("\t") for line in lines]
@@ -127,9 +127,13 @@ def _check_facts(path):
         )
 
 
+def _cell(text):
+    return one_line(" ".join(text.split("\t")))
+
+
 def _line(source, reference, found):
     """Returns the line of a pair as a `Translation`, or `None` if it is of no use."""
-    texts = [translation.text for translation in found]
+    texts = [_cell(translation.text) for translation in found]
     if len(texts) > 1:
         import sacrebleu
 
@@ -138,4 +142,4 @@ def _line(source, reference, found):
     best = texts[0]
     if {"empty", "loop"} & {*doubts_of(source, best)}:
         return None
-    return found[0]._replace(text=pair_line(source, best))
+    return found[0]._replace(text=f"{source}\t{best}")
