@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_transformer.config.run_config import CLEANING, cleaning_rules
 from keras_transformer.text.pairs import open_pairs
-from keras_transformer.text.parallel_text import ParallelText, checked
+from keras_transformer.text.parallel_text import Mix, ParallelText, checked
 
 _EXAMPLES = 3
 # The last rule that a pair breaks: a place in this.
@@ -117,9 +117,8 @@ def clean_pairs(text: Any, keep: str | None = None) -> ParallelText:
     """
     rules = cleaning_rules(keep)
     found = Cleaning()
-    cleaned = open_pairs(text).changed(lambda part: _cleaned(part, rules, found))
-    cleaned.cleaning = found
-    return cleaned
+    parts = [(_cleaned(part, rules, found), n) for part, n in open_pairs(text).parts]
+    return Mix(parts, found)
 
 
 clean_pairs.__doc__ = clean_pairs.__doc__.replace("{rules}", ", ".join(CLEANING))

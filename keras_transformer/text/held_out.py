@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.text.parallel_text import ParallelText, checked
+from keras_transformer.text.parallel_text import Mix, ParallelText, checked
 
 # The default number for validation is a hundredth of the pairs that may be held out,
 # within these bounds.
@@ -73,7 +73,11 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
     chosen = [*firsts[:validation], *firsts[len(firsts) - test :]]
     shares = [np.isin(side, side[chosen]) for side in digests.T]
     is_kept = ~np.any(shares, axis=0)
-    masks = iter(np.split(is_kept, np.cumsum([*map(len, parts)])))
+    masks = np.split(is_kept, np.cumsum([*map(len, parts)])[:-1])
+    rests = [
+        (_rest(part, mask.tobytes()), weight)
+        for (part, weight), mask in zip(text.parts, masks, strict=True)
+    ]
     wanted = set(chosen)
     rows = itertools.chain(*(part.rows() for part, _ in text.parts))
     found = {
@@ -83,7 +87,7 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
     }
     held_out = [found[place] for place in chosen]
     return Split(
-        training=text.changed(lambda part: _rest(part, next(masks).tobytes())),
+        training=Mix(rests, text.cleaning),
         validation=_held_out(held_out[:validation], text.files),
         test=_held_out(held_out[validation:], text.files),
         num_others=int(np.sum(~is_kept)) - number,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -122,10 +122,6 @@ class ParallelText:
         text.parts = [(text, 1)]
         return text
 
-    def changed(self, change: Callable[[ParallelText], ParallelText]) -> ParallelText:
-        """Returns what a function makes of this text, or of each corpus of a mix."""
-        return change(self)
-
     def of_mix(self, number):
         """Returns the same rows, whose messages name the corpus `number` of a mix."""
         named = copy.copy(self)
@@ -206,23 +202,18 @@ class ParallelText:
 class Mix(ParallelText):
     """Several corpora one after the other, each repeated by its weight."""
 
-    def __init__(self, parts):
+    def __init__(self, parts, cleaning=None):
         files = dict.fromkeys(path for part, _ in parts for path in part.files)
         super().__init__(list, list(files))
         self.parts = parts
-
-    def changed(self, change):
-        mix = copy.copy(self)
-        mix.parts = [(change(part), weight) for part, weight in self.parts]
-        return mix
+        self.cleaning = cleaning
 
     def count(self):
         return sum(weight * part.count() for part, weight in self.parts)
 
     def fingerprint(self):
-        digests = [[part.fingerprint(), weight] for part, weight in self.parts]
-        mixed = json.dumps(digests).encode()
-        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
+        digests = ([part.fingerprint()] * weight for part, weight in self.parts)
+        return " ".join(itertools.chain(*digests))
 
     def pairs(self, bad_lines=None):
         bad_lines = bad_lines or BadLines(0)

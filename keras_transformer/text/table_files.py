@@ -25,14 +25,14 @@ def delimited(
     Without keys it has two columns and no header. Returns a function that yields
     numbered rows, and what is wrong with a row of another length.
     """
-    csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
+    csv.field_size_limit(_MAX_FIELD)
     options = {"delimiter": delimiter}
     if delimiter is None:
         options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
     def records():
         with opened(path, encoding) as stream:
-            # Invalid UTF-8 passes here and is reported later with its line.
+            # Invalid UTF-8 becomes surrogates, which are reported with their line.
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
             reader = csv.reader(text, strict=True, **options)
             line = 1
@@ -54,9 +54,8 @@ def delimited(
 
     def rows():
         for line, record in itertools.islice(records(), int(any(keys)), None):
-            whole = len(record) == len(names)
-            texts = [record[place] for place in places] if whole else []
-            yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
+            is_whole = len(record) == len(names)
+            yield line, [record[place] for place in places if is_whole]
 
     why = "as the header has" if any(keys) else "source and target"
     return rows, f"not {len(names)} columns, {why}"

@@ -176,7 +176,6 @@ def test_the_screen_has_counts_and_three_examples(tmp_path):
     assert [pair.line for pair in text.pairs(bad_lines)][-2:] == [300, 307]
     assert (bad_lines.lines, bad_lines.count) == (307, 1)
     assert text.count() == 302 and text.files == [path]
-    assert text.parts == [(text, 1)]  # Which a `Corpus` reads.
 
 
 def test_a_mix_is_cleaned_corpus_by_corpus():

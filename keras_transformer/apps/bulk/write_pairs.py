@@ -58,15 +58,11 @@ def write_pairs(
     bad_lines = BadLines(bad_line_share)
     unlikely = set()
     if by is not None:
+        pairs = text.pairs(BadLines(bad_line_share))
         console = Console(stderr=True)
-        pairs = track(
-            text.pairs(BadLines(bad_line_share)),
-            "scoring",
-            text.count(),
-            console=console,
-            transient=True,
-            disable=not (show_progress and console.is_terminal),
-        )
+        if show_progress and console.is_terminal:
+            total = text.count()
+            pairs = track(pairs, "scoring", total, console=console, transient=True)
         found = translate_lines(
             lambda some: by.score(*zip(*(pair[1:] for pair in some), strict=True)),
             pairs,
