@@ -24,6 +24,7 @@ _EXPECTED = (
     "Pairs must be (source, target) strings, rows with named columns, a frame, a data "
     "set or the name of a file"
 )
+_NO_PAIR = "not source, one tab, target"
 
 
 def open_pairs(
@@ -135,8 +136,8 @@ def _of_one_file(path, keys, delimiter, encoding):
         rows, problem = delimited(path, delimiter or comma, keys, encoding)
     else:
         rows = functools.partial(_tab_separated, path, encoding)
-        return ParallelText(rows, [path], problem=_tabs)
-    return ParallelText(rows, [path], problem=lambda count: problem)
+        problem = f"{_NO_PAIR} (`cut -f1,2 FILE` drops more columns)"
+    return ParallelText(rows, [path], problem=problem)
 
 
 def checked_path(path: str | Path) -> Path:
@@ -214,17 +215,11 @@ def _tab_separated(path, encoding):
         yield line, fields
     if most == 1:
         raise ValueError(
-            f"{path}:1: no tab, expected source, one tab, target; no line has one. If "
-            "the file has a header, name two of its columns with `source_key` and "
-            "`target_key` (--columns). If another character stands between source and "
-            'target, such as ";", name it with `delimiter` (--delimiter ";").'
+            f"{path}:1: {_NO_PAIR}; no line has a tab. If the file has a header, name "
+            "two of its columns with `source_key` and `target_key` (--columns). If "
+            'another character stands between source and target, such as ";", name it '
+            'with `delimiter` (--delimiter ";").'
         )
-
-
-def _tabs(count):
-    problem = "no tab" if count == 1 else f"{count - 1} tabs"
-    remedy = " (`cut -f1,2 FILE` keeps two columns)" if count > 2 else ""
-    return f"{problem}, expected source, one tab, target{remedy}"
 
 
 def _numbered(fields, files=(), place=None):

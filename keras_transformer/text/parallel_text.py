@@ -82,7 +82,7 @@ class ParallelText:
         files: Files that `rows` reads.
         place: Format of a place in messages, with `path` and `line`; default the file
             and the line, or the row if there is no file.
-        problem: Function of a wrong number of fields that returns the message.
+        problem: What is wrong with a line of another number of fields.
 
     Attributes:
         files: Files of the pairs; empty if they come from Python objects.
@@ -96,7 +96,7 @@ class ParallelText:
         rows: Callable[[], Iterable[tuple[int, Sequence]]],
         files: Sequence[Path] = (),
         place: str | None = None,
-        problem: Callable[[int], str] = "{} fields, expected source and target".format,
+        problem: str = "not source and target",
     ):
         self._rows = rows
         self.files = list(files)
@@ -159,7 +159,7 @@ class ParallelText:
         for line, fields in self.rows():
             texts, problems = checked(fields)
             if len(fields) != 2:
-                problems = [self._problem(len(fields))]
+                problems = [self._problem]
             if any(problems):
                 side = "source" if problems[0] else "target"
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])

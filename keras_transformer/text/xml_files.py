@@ -34,24 +34,24 @@ def unit_rows(path: Path, keys: Sequence) -> tuple[Callable[[], Iterator], str]:
     first, sides = next(found, ("", {}))
     names = sorted(sides, key=lambda x: not (_is(first, x) or _is(x, first)))
     if all(keys):
+        keys = [_code(key) for key in keys]
         keys = [next((x for x in names if _is(key, x)), key) for key in keys]
     names = chosen(names, keys, str(path)) if names else ["a source", "a translation"]
 
     def rows():
         for line, _, sides in _units(path):
-            texts = (
-                next((text for side, text in sides.items() if _is(name, side)), None)
-                for name in names
-            )
-            yield line, [text for text in texts if text is not None]
+            yield line, [sides[name] for name in names if name in sides]
 
     return rows, f"a unit without {' or '.join(names)}"
 
 
 def _is(name, language):
     """Whether a language is the named one, such as "en-US" for "en"."""
-    name, language = (f"{x.lower().replace('_', '-')}-" for x in (name, language))
-    return language.startswith(name)
+    return f"{language}-".startswith(f"{name}-")
+
+
+def _code(language):
+    return language.lower().replace("_", "-")
 
 
 def _units(path):
@@ -76,8 +76,8 @@ def _units(path):
                 text = part
                 language = head.get(f"{name}-language", name)
             if language and text is not None:
-                sides.setdefault(language, _text(text))
-        yield line, head.get("srclang") or next(iter(sides), ""), sides
+                sides.setdefault(_code(language), _text(text))
+        yield line, _code(head.get("srclang") or next(iter(sides), "")), sides
         for parent, _ in opened[-1:]:
             parent.clear()  # What has been read is forgotten.
 

@@ -169,7 +169,7 @@ def test_the_screen_has_counts_and_three_examples(tmp_path):
     ]
     assert str(clean_pairs(GOOD).cleaning) == ""
     # Lines keep their numbers, and a bad one is reported as ever.
-    with pytest.raises(ValueError, match=r"a\.tsv:305: no tab"):
+    with pytest.raises(ValueError, match=r"a\.tsv:305: not source"):
         list(text.pairs())
     # What is left out counts for the share of bad lines.
     bad_lines = BadLines(1.0)
