@@ -130,29 +130,31 @@ def _cleaned(part, rules, found):
     pairs = np.fromiter(judged, _PAIR)
     _compare(pairs, rules)
     broken = pairs["rule"].tobytes()
-    found.lines += len(broken)
-    for (line, fields), rule in zip(part.rows(), broken, strict=False):
-        if 0 < rule < _BAD:
-            found.add(_RULES[rule], part.place(line, "source"), checked(fields)[0])
+
+    def judged_rows():
+        known = itertools.chain(broken, itertools.repeat(0))
+        return zip(part.rows(), known, strict=False)
 
     def rows():
-        known = itertools.chain(broken, itertools.repeat(0))
-        for (line, fields), rule in zip(part.rows(), known, strict=False):
+        for (line, fields), rule in judged_rows():
             if rule == _MENDED:
-                yield line, _mended(checked(fields)[0])
+                yield line, [*map(_mended, checked(fields)[0])]
             elif rule in (0, _BAD):
                 yield line, fields
 
-    kept = np.isin(pairs["rule"], (0, _MENDED, _BAD))
-    return part.with_rows(rows, left_out=int(np.sum(~kept)))
+    found.lines += len(broken)
+    for (line, fields), rule in judged_rows():
+        if 0 < rule < _BAD:
+            found.add(_RULES[rule], part.place(line, "source"), checked(fields)[0])
+    left_out = sum(_MENDED < rule < _BAD for rule in broken)
+    return part.with_rows(rows, left_out)
 
 
-def _mended(texts):
-    """Returns texts with the characters that entities stand for."""
-    return [
-        _ENTITY.sub(_character, text) if "&" in text or not text.isascii() else text
-        for text in texts
-    ]
+def _mended(text):
+    """Returns a text with the characters that entities stand for."""
+    if "&" not in text and text.isascii():
+        return text
+    return _ENTITY.sub(_character, text)
 
 
 def _character(entity):
@@ -166,11 +168,11 @@ def _judged(texts, rules):
     """Returns what is kept of a pair, as a `_PAIR`."""
     if None in texts:
         return _BAD, 0, (0, 0), (0, 0), 0, False
-    mended = _mended(texts) if "entities" in rules else [*texts]
+    mended = tuple(map(_mended, texts)) if "entities" in rules else texts
     sides = [" ".join(text.split()) for text in mended]
     both = "\n".join(sides)
     broken = {
-        "entities": mended != [*texts],
+        "entities": mended != texts,
         "empty": not all(sides),
         "control": any(map(_CONTROL.search, mended)),
         "mojibake": not both.isascii() and _MOJIBAKE.search(both),

@@ -109,8 +109,12 @@ def evaluate(
     doubts = Counter(doubt for one in found for doubt in getattr(one, "doubts", ()))
     if output is not None:
         write_lines(output, translations)
-    scores = {"sentences": len(rows), "seconds": times[-1] - times[0], "rate": rate}
-    scores["doubts"] = dict(doubts)
+    scores = {
+        "sentences": len(rows),
+        "seconds": times[-1] - times[0],
+        "rate": rate,
+        "doubts": dict(doubts),
+    }
     for name, metric in (
         ("bleu", sacrebleu.BLEU()),
         ("chrf", sacrebleu.CHRF()),
