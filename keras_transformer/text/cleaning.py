@@ -56,8 +56,6 @@ _ONE_SCRIPT = 0.98
 _LONG_LATIN = 20
 _LONG_OTHER = 5
 _LATIN = zlib.crc32(b"LATIN")
-# Japanese is written in three scripts, one of which is that of Chinese.
-_JAPANESE = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 # Sides are out of proportion from this many characters, this factor beside the median
 # of all pairs, and this many times the deviation of most pairs.
 _LONG = 60
@@ -202,7 +200,9 @@ def _script(text):
 def _script_of(letter):
     """Returns a number for the script of a letter."""
     name = unicodedata.name(letter, "").partition(" ")[0]
-    return zlib.crc32(b"CJK" if name in _JAPANESE else name.encode())
+    # Japanese is written in three scripts, one of which is that of Chinese.
+    is_japanese = name.startswith(("HIRAGANA", "KATAKANA"))
+    return zlib.crc32(b"CJK" if is_japanese else name.encode())
 
 
 def _compare(pairs, rules):

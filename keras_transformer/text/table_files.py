@@ -87,17 +87,22 @@ def columns(
     first = next(iter(rows(None)), None)
     if first is None:
         return list
-    parents = [name for name, field in first.items() if isinstance(field, Mapping)]
-    named = [name for name in parents if all(key in first[name] for key in keys)]
-    parent = next(iter(named or (parents if len(first) == 1 else ())), None)
-    found = chosen(list(first if parent is None else first[parent]), keys, where)
+    found = chosen(list(_flat(first)), keys, where)
+    needed = [n for n, x in first.items() if _flat({n: x}).keys() & {*found}]
 
     def fields():
-        for row in rows(found if parent is None else [parent]):
-            row = row if parent is None else row[parent] or {}
+        for row in map(_flat, rows(needed)):
             yield [row.get(key) for key in found]
 
     return fields
+
+
+def _flat(row):
+    """Returns the columns of a row, with the fields of a column in its place."""
+    flat = {}
+    for name, field in row.items():
+        flat |= field if isinstance(field, Mapping) else {name: field}
+    return flat
 
 
 def chosen(names: Sequence, keys: Sequence, where: str) -> Sequence:
