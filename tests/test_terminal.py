@@ -105,7 +105,7 @@ def test_a_run_and_a_corpus_may_have_any_name(run_directory, tmp_path):
     tiny_run.run(run, screen=made, **files)
     name = f"{tmp_path}/c[/t]B\\xe4r\\x1b[31mred.tsv"
     said = written(made).decode("ascii")
-    assert f"bad lines: 1 ({name}:41: no tab" in said
+    assert f"bad lines: 1 ({name}:41: not source" in said
     assert f"\n{tmp_path}/a[/b][bold]x is finished: " in said
 
 

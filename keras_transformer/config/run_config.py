@@ -20,7 +20,7 @@ from keras_transformer.config.training_config import TrainingConfig
 
 # What cleaning looks for in training pairs, by its rules.
 CLEANING = {
-    "entities": "entities and misread quotation marks, which are mended",
+    "entities": "entities and misread quotation marks",
     "empty": "one side is empty",
     "control": "control characters",
     "mojibake": "characters that were read in a wrong encoding",
@@ -111,12 +111,9 @@ class DataConfig(Config):
 def cleaning_rules(keep: str | None) -> list[str]:
     """Returns the rules of cleaning without those to `keep`, separated by commas."""
     kept = keep.replace(" ", "").split(",") if keep else []
-    if unknown := set(kept) - {*CLEANING, "all"}:
-        raise ValueError(
-            f"`keep` must be of {', '.join(CLEANING)} or all. Received: "
-            f"{', '.join(sorted(unknown))}"
-        )
-    return [name for name in CLEANING if not {name, "all"} & set(kept)]
+    for name in kept:
+        check_choice("keep", name, (*CLEANING, "all"))
+    return [name for name in CLEANING if not {name, "all"} & {*kept}]
 
 
 @documented

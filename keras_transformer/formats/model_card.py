@@ -155,7 +155,9 @@ def _training(summary):
         values[f"{split}_files"] = files or "a program's rows"
         for name in ("pairs", "tokens", "bad_lines"):
             values[f"{split}_{name}"] = f"{data[name]:,}"
+    found = summary["data"]["training"].get("cleaning") or {}
     return values | {
+        "cleaning": ", ".join(f"{name} {n:,}" for name, n in found.items()) or None,
         "weights": summary["weights"],
         "final": _figures(summary["final"]),
         "warm_up": _ENDED_EARLY if summary.get("rate_still_rose") else None,

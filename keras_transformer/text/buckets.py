@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 
 
 def check_boundaries(boundaries: list[int], longest: int):
     """Raises `ValueError` unless boundaries ascend from 1 to at least `longest`."""
-    steps = itertools.pairwise([0, *boundaries])
-    ascend = len(boundaries) > 0 and all(a < b for a, b in steps)
-    if not ascend or boundaries[-1] < longest:
+    steps = [0, *boundaries]
+    if steps != sorted({*steps}) or steps[-1] < longest:
         raise ValueError(
             "`boundaries` must ascend from 1 and end at the longest pair or beyond, "
             f"which has {longest} tokens: give those of a corpus with the same "

@@ -6,6 +6,7 @@ One reading judges all pairs, in 27 bytes of memory for each; the next ones go b
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
 import html
@@ -23,15 +24,14 @@ from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import Mix, ParallelText, checked
 
 _EXAMPLES = 3
-_SHOWN = 30  # Characters of a side in an example.
-_RULES = (None, *CLEANING)
-_DECODED = _RULES.index("entities")
+# The last rule that a pair breaks: a place in this.
+_RULES = ("", *CLEANING)
+_MENDED = _RULES.index("entities")
 _BAD = 255  # A bad line: it is reported where it is read.
 # What is kept of a pair: the rule that it breaks, a digest, the length (characters) and
-# the script of each side, and whether the sides are alike (`_ALIKE`) or the same.
-_PAIR = np.dtype("u1, u8, 2u4, 2u4, u1")
-_PAIR.names = ("rule", "digest", "lengths", "scripts", "likeness")
-_ALIKE, _SAME = 1, 2
+# the script of each side, the share of common words, and whether it was not translated.
+_PAIR = np.dtype("u1, u8, 2u4, 2u4, f4, ?")
+_PAIR.names = ("rule", "digest", "lengths", "scripts", "likeness", "same")
 
 # Or a character of Windows-1252 that was read as Latin-1, such as a quotation mark.
 _ENTITY = re.compile(r"&(#\d+|#[xX][\da-fA-F]+|\w+);|[\x80-\x9f]")
@@ -46,17 +46,16 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _ADDRESS = re.compile("[!-~]{25,}")  # Or a line of dashes: a word of any length.
 
 # Untranslated texts are left out where they are more than this share of the pairs, and
-# most pairs have less than half their words in common: the languages are two.
+# this share has less than half its words in common: the languages are two.
 _MOST_SAME = 0.01
 _FEW_SAME = 10
+_UNLIKE = 0.7
 # A script that this share of the texts has is that of the language.
 _ONE_SCRIPT = 0.98
 # Names are written in Latin letters everywhere: only long texts of nothing else count.
 _LONG_LATIN = 20
 _LONG_OTHER = 5
 _LATIN = zlib.crc32(b"LATIN")
-# Japanese is written in three scripts, one of which is that of Chinese.
-_JAPANESE = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA")
 # Sides are out of proportion from this many characters, this factor beside the median
 # of all pairs, and this many times the deviation of most pairs.
 _LONG = 60
@@ -68,26 +67,27 @@ class Cleaning:
     """The lines that were judged, and what each rule found: a count and examples."""
 
     def __init__(self):
-        self.lines = self.left_out = 0
-        self.counts: dict[str, int] = {}
-        self.examples: dict[str, list[str]] = {}
+        self.lines = 0
+        self.counts = collections.Counter()
+        self.examples: dict[str, list[str]] = collections.defaultdict(list)
 
     def add(self, rule: str, place: str, texts: list[str]):
         """Counts a pair that breaks a rule."""
-        self.left_out += rule != "entities"
-        self.counts[rule] = self.counts.get(rule, 0) + 1
-        examples = self.examples.setdefault(rule, [])
-        if len(examples) < _EXAMPLES:
-            plain = (" ".join(text.split()) for text in texts)
-            short = [x if len(x) <= _SHOWN else f"{x[: _SHOWN - 3]}..." for x in plain]
-            examples.append(f"{place}: {' -> '.join(short)}")
+        self.counts[rule] += 1
+        if self.counts[rule] <= _EXAMPLES:
+            source, target = (" ".join(text.split()) for text in texts)
+            self.examples[rule].append(f"{place}: {source:.30} -> {target:.30}")
 
     def __str__(self):
         if not self.counts:
             return ""
-        rows = [f"cleaning left out {self.left_out:,} of {self.lines:,} lines:"]
-        for rule, count in self.counts.items():
-            rows.append(f"{count:9,} {rule}: {CLEANING[rule]}")
+        mended = self.counts["entities"]
+        left_out = self.counts.total() - mended
+        rows = [f"cleaning left out {left_out:,} of {self.lines:,} lines:"]
+        for rule in sorted(self.counts, key=lambda rule: rule == "entities"):
+            if rule == "entities":
+                rows.append(f"and mended {mended:,}:")
+            rows.append(f"{self.counts[rule]:9,} {rule}: {CLEANING[rule]}")
             rows += [f"{'':10}{example}" for example in self.examples[rule]]
         return "\n".join([*rows, "  --keep and a rule's name keeps what it found"])
 
@@ -116,9 +116,7 @@ def clean_pairs(text: Any, keep: str | None = None) -> ParallelText:
     rules = cleaning_rules(keep)
     found = Cleaning()
     parts = [(_cleaned(part, rules, found), n) for part, n in open_pairs(text).parts]
-    cleaned = parts[0][0] if [n for _, n in parts] == [1] else Mix(parts)
-    cleaned.cleaning = found
-    return cleaned
+    return Mix(parts, found)
 
 
 clean_pairs.__doc__ = clean_pairs.__doc__.replace("{rules}", ", ".join(CLEANING))
@@ -126,35 +124,35 @@ clean_pairs.__doc__ = clean_pairs.__doc__.replace("{rules}", ", ".join(CLEANING)
 
 def _cleaned(part, rules, found):
     """Returns a corpus without what breaks one of the rules; adds to what was found."""
-    judged = (_judged(_texts(fields), rules) for _, fields in part.rows())
+    judged = (_judged(checked(fields)[0], rules) for _, fields in part.rows())
     pairs = np.fromiter(judged, _PAIR)
     _compare(pairs, rules)
     broken = pairs["rule"].tobytes()
-    found.lines += len(broken)
-    for (line, fields), rule in zip(part.rows(), broken, strict=False):
-        if 0 < rule < _BAD:
-            found.add(_RULES[rule], part.place(line, "source"), _texts(fields))
+
+    def judged_rows():
+        known = itertools.chain(broken, itertools.repeat(0))
+        return zip(part.rows(), known, strict=False)
 
     def rows():
-        known = itertools.chain(broken, itertools.repeat(0))
-        for (line, fields), rule in zip(part.rows(), known, strict=False):
-            if rule in (0, _BAD, _DECODED):
-                yield line, _decoded(_texts(fields)) if rule == _DECODED else fields
+        for (line, fields), rule in judged_rows():
+            if rule == _MENDED:
+                yield line, [*map(_mended, checked(fields)[0])]
+            elif rule in (0, _BAD):
+                yield line, fields
 
-    return part.with_rows(rows)
+    found.lines += len(broken)
+    for (line, fields), rule in judged_rows():
+        if 0 < rule < _BAD:
+            found.add(_RULES[rule], part.place(line, "source"), checked(fields)[0])
+    left_out = sum(_MENDED < rule < _BAD for rule in broken)
+    return part.with_rows(rows, left_out)
 
 
-def _texts(fields):
-    """Returns the texts of a row, or `None` for a bad line."""
-    texts = [checked("side", field)[0] for field in fields]
-    return None if len(texts) != 2 or None in texts else texts
-
-
-def _decoded(texts):
-    return [
-        _ENTITY.sub(_character, text) if "&" in text or not text.isascii() else text
-        for text in texts
-    ]
+def _mended(text):
+    """Returns a text with the characters that entities stand for."""
+    if "&" not in text and text.isascii():
+        return text
+    return _ENTITY.sub(_character, text)
 
 
 def _character(entity):
@@ -166,27 +164,25 @@ def _character(entity):
 
 def _judged(texts, rules):
     """Returns what is kept of a pair, as a `_PAIR`."""
-    if texts is None:
-        return _BAD, 0, (0, 0), (0, 0), 0
-    decoded = _decoded(texts) if "entities" in rules else texts
-    sides = [" ".join(text.split()) for text in decoded]
+    if None in texts:
+        return _BAD, 0, (0, 0), (0, 0), 0, False
+    mended = tuple(map(_mended, texts)) if "entities" in rules else texts
+    sides = [" ".join(text.split()) for text in mended]
     both = "\n".join(sides)
     broken = {
-        "entities": decoded != texts,
+        "entities": mended != texts,
         "empty": not all(sides),
-        "control": any(map(_CONTROL.search, decoded)),
+        "control": any(map(_CONTROL.search, mended)),
         "mojibake": not both.isascii() and _MOJIBAKE.search(both),
     }
     source, target = (set(side.split()) for side in sides)
-    likeness = _ALIKE * (2 * len(source & target) >= max(len(source), len(target)))
-    if sides[0] == sides[1]:
-        likeness = _SAME * (len(_WORD.findall(sides[0])) >= 3)
     return (
         max((_RULES.index(name) for name in rules if broken.get(name)), default=0),
         int.from_bytes(hashlib.blake2b(both.encode(), digest_size=8).digest()),
-        tuple(len(_ADDRESS.sub("", side)) for side in sides),
-        tuple(map(_script, sides)),
-        likeness,
+        [len(_ADDRESS.sub("", side)) for side in sides],
+        [*map(_script, sides)],
+        len(source & target) / max(len(source), len(target), 1),
+        sides[0] == sides[1] and len(_WORD.findall(sides[0])) >= 3,
     )
 
 
@@ -204,7 +200,9 @@ def _script(text):
 def _script_of(letter):
     """Returns a number for the script of a letter."""
     name = unicodedata.name(letter, "").partition(" ")[0]
-    return zlib.crc32(b"CJK" if name in _JAPANESE else name.encode())
+    # Japanese is written in three scripts, one of which is that of Chinese.
+    is_japanese = name.startswith(("HIRAGANA", "KATAKANA"))
+    return zlib.crc32(b"CJK" if is_japanese else name.encode())
 
 
 def _compare(pairs, rules):
@@ -213,14 +211,13 @@ def _compare(pairs, rules):
 
     def leave_out(rule, which):
         if rule in rules:
-            which &= (pairs["rule"] == 0) | (pairs["rule"] == _DECODED)
+            which = which & (pairs["rule"] <= _MENDED)
             pairs["rule"][which] = _RULES.index(rule)
 
-    same = pairs["likeness"] == _SAME
-    counts = np.bincount(good["likeness"], minlength=3)
-    most = max(_FEW_SAME, _MOST_SAME * len(good))
-    if counts[_SAME] > most and counts[0] > max(counts[_SAME], 4 * counts[_ALIKE]):
-        leave_out("identical", same.copy())
+    same = pairs["same"]
+    is_much = np.sum(same) > max(_FEW_SAME, _MOST_SAME * len(good))
+    if is_much and np.mean(good["likeness"] < 0.5) > _UNLIKE:
+        leave_out("identical", same)
     lengths = pairs["lengths"].astype(np.float32)
     for side in range(2):
         scripts = pairs["scripts"][:, side]

@@ -11,9 +11,11 @@ import contextlib
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from keras_transformer.files import replacing
 
 MAX_LINE_BYTES = 1 << 18
 # What a file may begin with. The mark of UTF-32 begins with that of UTF-16.
@@ -63,24 +65,18 @@ def opened(path: Path, encoding: str | None = None) -> Iterator[io.BufferedReade
     with unpacked(path) as stream:
         start = stream.peek(_SAMPLE)[:_SAMPLE]
         marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
-        found = next(marked, encoding) or _utf_16(path, start)
-        if found == "utf-8-sig":
-            stream.read(3)
-        elif codecs.lookup(found).name != "utf-8":
-            stream = io.BufferedReader(_Recoded(stream, found))
-        yield stream
-
-
-def _utf_16(path, start):
-    """Returns "utf-8"; raises `ValueError` if every second byte is a NUL."""
-    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
-        zeros = start[first::2].count(0)
-        if 2 * zeros > len(start) // 2 and 4 * start.count(0) < 5 * zeros:
+        found = next(marked, encoding)
+        if found is None and 4 * start.count(0) > len(start):
+            name = "utf-16-le" if start[0] else "utf-16-be"
             raise ValueError(
                 f"{path}:1: every second byte is 0, as in UTF-16 without a byte order "
                 f"mark: `encoding` {name!r} (--encoding {name}) reads that."
             )
-    return "utf-8"
+        if found == "utf-8-sig":
+            stream.read(3)
+        elif found and codecs.lookup(found).name != "utf-8":
+            stream = io.BufferedReader(_Recoded(stream, found))
+        yield stream
 
 
 class _Recoded(io.RawIOBase):
@@ -122,3 +118,26 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes]:
 def one_line(text: str) -> str:
     """Returns a text with spaces in place of its line breaks."""
     return " ".join(text.splitlines())
+
+
+def pair_line(source: str, target: str) -> str:
+    """Returns the line of a pair in a file: source, tab, target."""
+    return "\t".join(one_line(text.replace("\t", " ")) for text in (source, target))
+
+
+def write_lines(path: str | Path, texts: Iterable[str]) -> int:
+    """Writes texts to a file, one per line, and returns their number.
+
+    The file is written whole or not at all; gzip if its name ends in ".gz".
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opener = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    with (
+        replacing(path) as temporary,
+        opener(temporary, "wt", encoding="utf-8", newline="\n") as file,
+    ):
+        for number, text in enumerate(texts, 1):  # noqa: B007
+            file.write(one_line(text) + "\n")
+    return number

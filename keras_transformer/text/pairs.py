@@ -24,6 +24,7 @@ _EXPECTED = (
     "Pairs must be (source, target) strings, rows with named columns, a frame, a data "
     "set or the name of a file"
 )
+_NO_PAIR = "not source, one tab, target"
 
 
 def open_pairs(
@@ -74,8 +75,8 @@ def open_pairs(
         ImportError: If PyArrow is needed and missing.
         TypeError: If `source` holds no pairs.
         ValueError: If a path is a directory or a pipe, a file is damaged or no text, a
-            column is missing, keys are given for data without columns, or `delimiter`
-            or `encoding` for what is no text file.
+            column is missing, or keys or a `delimiter` are given for data without
+            columns.
 
     Example:
         >>> open_pairs("train.en.gz", "train.de.gz").count()
@@ -86,19 +87,16 @@ def open_pairs(
         29000
     """
     keys = (source_key, target_key)
+    options = (*keys, delimiter)
     _check_reading(delimiter, encoding)
     if isinstance(source, (str, os.PathLike)):
         path = checked_path(source)
         if target is None:
             return _of_one_file(path, keys, delimiter, encoding)
-        _check_no_keys(keys, "two files")
-        if delimiter is not None:
-            _refuse_reading("two files", delimiter, encoding)
+        _check_no_columns(options, "two files")
         other = checked_path(target)
         rows = functools.partial(_aligned, path, other, encoding)
         return ParallelText(rows, [path, other])
-    if delimiter or encoding:
-        _refuse_reading("Python objects", delimiter, encoding)
     if target is not None:
         source = list(source)
         target = list(target)
@@ -109,7 +107,7 @@ def open_pairs(
             )
         source = zip(source, target, strict=True)
     if isinstance(source, ParallelText):
-        _check_no_keys(keys, "a ParallelText")
+        _check_no_columns(options, "a ParallelText")
         return source
     if hasattr(source, "columns"):
         names = chosen(list(source.columns), keys, "the frame")
@@ -120,7 +118,7 @@ def open_pairs(
     first = next(iter(source), ("", ""))
     if isinstance(first, Mapping):
         return _numbered(columns(lambda names: source, keys, "the rows"))
-    _check_no_keys(keys, f"a {type(source).__name__} of pairs")
+    _check_no_columns(options, f"a {type(source).__name__} of pairs")
     if len(_fields(first)) != 2:
         raise TypeError(f"{_EXPECTED}. Received: first row {first!r:.100}")
     return _numbered(lambda: map(_fields, source))
@@ -129,20 +127,17 @@ def open_pairs(
 def _of_one_file(path, keys, delimiter, encoding):
     """Returns the pairs of a file, by the end of its name."""
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
-    is_text = kind not in (".parquet", ".tmx", ".xlf", ".xliff")
-    if not is_text and (delimiter or encoding):
-        _refuse_reading(f"a {kind} file", delimiter, encoding)
     if kind == ".parquet":
         return _numbered(parquet_fields(path, keys), [path], "{path}: row {line}")
-    if is_text and not any(keys) and delimiter is None:
-        rows = functools.partial(_tab_separated, path, encoding)
-        return ParallelText(rows, [path], problem=_tabs)
-    if is_text:
+    if kind in (".tmx", ".xlf", ".xliff"):
+        rows, problem = unit_rows(path, keys)
+    elif any(keys) or delimiter:
         comma = "," if kind == ".csv" else None
         rows, problem = delimited(path, delimiter or comma, keys, encoding)
     else:
-        rows, problem = unit_rows(path, keys)
-    return ParallelText(rows, [path], problem=lambda count: problem)
+        rows = functools.partial(_tab_separated, path, encoding)
+        problem = f"{_NO_PAIR} (`cut -f1,2 FILE` drops more columns)"
+    return ParallelText(rows, [path], problem=problem)
 
 
 def checked_path(path: str | Path) -> Path:
@@ -198,21 +193,17 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
 
 def _aligned(source, target, encoding):
     """Yields the lines of two files in pairs."""
-    counts = [0, 0]
-    # The longer file is read to its end, because the error names both numbers.
-    lines = itertools.zip_longest(
-        *(read_lines(path, encoding) for path in (source, target))
-    )
+    files = (read_lines(path, encoding) for path in (source, target))
+    lines = itertools.zip_longest(*files)
     for line, fields in enumerate(lines, 1):
-        for side, field in enumerate(fields):
-            counts[side] += field is not None
-        if None not in fields:
-            yield line, fields
-    if counts[0] != counts[1]:
-        raise ValueError(
-            f"{source} has {counts[0]} lines but {target} has {counts[1]}: line n of "
-            "one must be the translation of line n of the other."
-        )
+        if None in fields:
+            longer = line + sum(1 for _ in lines)
+            counts = [line - 1 if field is None else longer for field in fields]
+            raise ValueError(
+                f"{source} has {counts[0]} lines but {target} has {counts[1]}: line n "
+                "of one must be the translation of line n of the other."
+            )
+        yield line, fields
 
 
 def _tab_separated(path, encoding):
@@ -224,28 +215,11 @@ def _tab_separated(path, encoding):
         yield line, fields
     if most == 1:
         raise ValueError(
-            f"{path}:1: no tab, expected source, one tab, target; no line has one. If "
-            "the file has a header, name two of its columns with `source_key` and "
-            f"`target_key`, or with --columns.{_other_delimiter(path, encoding)}"
+            f"{path}:1: {_NO_PAIR}; no line has a tab. If the file has a header, name "
+            "two of its columns with `source_key` and `target_key` (--columns). If "
+            'another character stands between source and target, such as ";", name it '
+            'with `delimiter` (--delimiter ";").'
         )
-
-
-def _other_delimiter(path, encoding):
-    """Returns what stands once in nearly each of the first lines, in a sentence."""
-    lines = list(itertools.islice(read_lines(path, encoding), 100))
-    for mark in ";|,":
-        if sum(line.count(mark.encode()) == 1 for line in lines) > 0.9 * len(lines):
-            return (
-                f' Nearly every line has one "{mark}": --delimiter "{mark}" '
-                "(`delimiter`) takes it for what stands between source and target."
-            )
-    return ""
-
-
-def _tabs(count):
-    problem = "no tab" if count == 1 else f"{count - 1} tabs"
-    remedy = " (`cut -f1,2 FILE` keeps two columns)" if count > 2 else ""
-    return f"{problem}, expected source, one tab, target{remedy}"
 
 
 def _numbered(fields, files=(), place=None):
@@ -269,18 +243,11 @@ def _check_reading(delimiter, encoding):
         ) from error
 
 
-def _refuse_reading(what, delimiter, encoding):
-    raise ValueError(
-        "`delimiter` needs one text file, and `encoding` text files. Received: "
-        f"delimiter={delimiter!r}, encoding={encoding!r} with {what}"
-    )
-
-
-def _check_no_keys(keys, what):
-    if any(keys):
+def _check_no_columns(options, what):
+    if any(options):
         raise ValueError(
-            "`source_key` and `target_key` need data with named columns: rows, a frame "
-            f"or a .csv, .tsv, .tmx or .parquet file. Received: {what}"
+            "`source_key`, `target_key` and `delimiter` need data with columns: rows, "
+            f"a frame or a .csv, .tsv, .tmx or .parquet file. Received: {what}"
         )
 
 

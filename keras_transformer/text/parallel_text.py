@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from keras_transformer.config.options import check_number
 from keras_transformer.text.spans import hidden_pair
 
 MAX_SENTENCE_BYTES = 1 << 16
@@ -29,14 +29,20 @@ class Pair(NamedTuple):
 class BadLines:
     """Counts the lines that are skipped; more mistakes than a `share` are an error.
 
-    It is a share of all lines, and some mistakes are allowed in few lines, if any are.
-    A pair that is too long is skipped, but is not a mistake.
+    It is a share of all lines, with those that cleaning leaves out. Some mistakes are
+    allowed in few lines, if any are. A pair that is too long is skipped, but is not a
+    mistake.
+
+    Raises:
+        ValueError: If `share` is not from 0 to 1.
     """
 
     def __init__(self, share: float):
+        check_number("bad_line_share", share, minimum=0.0, maximum=1.0)
         self.share = share
         self.lines = self.count = self._mistakes = 0
         self.examples: list[str] = []
+        self._first = ""  # mistake
 
     def add(self, place: str, reason: str, is_mistake: bool = True):
         """Counts the line at `place`, such as "train.de:17".
@@ -44,15 +50,19 @@ class BadLines:
         Raises `ValueError` if it is one mistake too many.
         """
         self.count += 1
-        self._mistakes += is_mistake
+        example = f"{place}: {reason}"
         if len(self.examples) < EXAMPLES_KEPT:
-            self.examples.append(f"{place}: {reason}")
+            self.examples.append(example)
+        if not is_mistake:
+            return
+        self._mistakes += 1
+        self._first = self._first or example
         allowed = max(_FEW, int(self.share * self.lines)) if self.share else 0
         if self._mistakes > allowed:
             raise ValueError(
-                f"{place}: {reason}. It is one of {self}. In {self.lines:,} lines "
-                f"`bad_line_share` {self.share:g} allows {allowed:,}: correct the "
-                "file, or raise `bad_line_share` to skip more."
+                f"{self._first}. Bad so far: {self._mistakes:,} of {self.lines:,} "
+                f"lines. `bad_line_share` {self.share:g} allows {allowed:,}: correct "
+                "the file, or raise `bad_line_share` to skip more."
             )
 
     def __str__(self):
@@ -72,7 +82,7 @@ class ParallelText:
         files: Files that `rows` reads.
         place: Format of a place in messages, with `path` and `line`; default the file
             and the line, or the row if there is no file.
-        problem: Function of a wrong number of fields that returns the message.
+        problem: What is wrong with a line of another number of fields.
 
     Attributes:
         files: Files of the pairs; empty if they come from Python objects.
@@ -86,7 +96,7 @@ class ParallelText:
         rows: Callable[[], Iterable[tuple[int, Sequence]]],
         files: Sequence[Path] = (),
         place: str | None = None,
-        problem: Callable[[int], str] = "{} fields, expected source and target".format,
+        problem: str = "not source and target",
     ):
         self._rows = rows
         self.files = list(files)
@@ -95,6 +105,7 @@ class ParallelText:
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
         self._known: tuple[int, str] | None = None  # number of lines and digest
+        self._left_out = 0  # lines of the files that are not in this text
         self.cleaning: Any = None
 
     def place(self, line: int, side: str) -> str:
@@ -102,11 +113,12 @@ class ParallelText:
         path = self.files[-1 if side == "target" else 0] if self.files else None
         return self._place.format(path=path, line=line)
 
-    def with_rows(self, rows: Callable[[], Iterable]) -> ParallelText:
-        """Returns a text of other rows of the same files, for example some of these."""
+    def with_rows(self, rows: Callable[[], Iterable], left_out: int) -> ParallelText:
+        """Returns a text of rows of the same files, of which some are left out."""
         text = copy.copy(self)
         text._rows = rows
         text._known = None
+        text._left_out += left_out
         text.parts = [(text, 1)]
         return text
 
@@ -142,16 +154,12 @@ class ParallelText:
 
         It raises the errors of `count` and `BadLines.add`.
         """
-        bad_lines = BadLines(0) if bad_lines is None else bad_lines
-        bad_lines.lines += self.count()
+        bad_lines = bad_lines or BadLines(0)
+        bad_lines.lines += self.count() + self._left_out
         for line, fields in self.rows():
-            if len(fields) == 2:
-                source = checked("source", fields[0])
-                target = checked("target", fields[1])
-                texts, problems = zip(source, target, strict=True)
-            else:
-                texts = []
-                problems = [self._problem(len(fields))]
+            texts, problems = checked(fields)
+            if len(fields) != 2:
+                problems = [self._problem]
             if any(problems):
                 side = "source" if problems[0] else "target"
                 bad_lines.add(self.place(line, side), problems[0] or problems[1])
@@ -194,28 +202,35 @@ class ParallelText:
 class Mix(ParallelText):
     """Several corpora one after the other, each repeated by its weight."""
 
-    def __init__(self, parts):
+    def __init__(self, parts, cleaning=None):
         files = dict.fromkeys(path for part, _ in parts for path in part.files)
         super().__init__(list, list(files))
         self.parts = parts
+        self.cleaning = cleaning
 
     def count(self):
         return sum(weight * part.count() for part, weight in self.parts)
 
     def fingerprint(self):
-        digests = [[part.fingerprint()] * weight for part, weight in self.parts]
-        mixed = json.dumps(list(itertools.chain(*digests))).encode()
-        return hashlib.blake2b(mixed, digest_size=16).hexdigest()
+        digests = ([part.fingerprint()] * weight for part, weight in self.parts)
+        return " ".join(itertools.chain(*digests))
 
     def pairs(self, bad_lines=None):
-        bad_lines = BadLines(0) if bad_lines is None else bad_lines
+        bad_lines = bad_lines or BadLines(0)
         for part, weight in self.parts:
             yield from part.pairs(bad_lines)
             for _ in range(weight - 1):  # A bad line counts once.
                 yield from part.pairs(BadLines(1.0))
 
 
-def checked(side: str, field: Any) -> tuple[str | None, str | None]:
+def checked(fields: Sequence) -> tuple[Sequence, Sequence]:
+    """Returns the texts of a line and their problems, `None` where there is none."""
+    if len(fields) != 2:
+        return [None], ["not two fields"]
+    return tuple(zip(*map(_checked, SIDES, fields), strict=True))
+
+
+def _checked(side, field):
     """Returns a field's text and its problem; one of them is `None`, if not empty."""
     if not isinstance(field, (bytes, str)):
         return None, f"{side} is not text: {field!r:.50}"
@@ -225,20 +240,12 @@ def checked(side: str, field: Any) -> tuple[str | None, str | None]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = f"byte {error.start + 1}"
-        return None, f"{side} is not valid UTF-8 ({place}){_windows(content)}"
+        is_windows = "\ufffd" not in content.decode("cp1252", "replace")
+        hint = ", perhaps Windows-1252 (--encoding cp1252)" if is_windows else ""
+        return None, f"{side} is not valid UTF-8 (byte {error.start + 1}){hint}"
     if "\0" in text:
         return None, f"{side} has a NUL character"
     return text, None if text.strip() else f"{side} is empty"
-
-
-def _windows(content):
-    """Returns how to read bytes that may be letters of Windows-1252, or nothing."""
-    text = content.decode("cp1252", "replace")
-    odd = sum(letter > "\x7f" for letter in text)
-    if 2 * odd > len(text) or "\ufffd" in text:
-        return ""
-    return ", perhaps Windows-1252 (--encoding cp1252)"
 
 
 def _bytes(field):

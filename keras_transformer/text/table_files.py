@@ -25,14 +25,14 @@ def delimited(
     Without keys it has two columns and no header. Returns a function that yields
     numbered rows, and what is wrong with a row of another length.
     """
-    csv.field_size_limit(max(_MAX_FIELD, csv.field_size_limit()))
+    csv.field_size_limit(_MAX_FIELD)
     options = {"delimiter": delimiter}
     if delimiter is None:
         options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
 
     def records():
         with opened(path, encoding) as stream:
-            # Invalid UTF-8 passes here and is reported later with its line.
+            # Invalid UTF-8 becomes surrogates, which are reported with their line.
             text = io.TextIOWrapper(stream, "utf-8", "surrogateescape", newline="")
             reader = csv.reader(text, strict=True, **options)
             line = 1
@@ -54,9 +54,8 @@ def delimited(
 
     def rows():
         for line, record in itertools.islice(records(), int(any(keys)), None):
-            whole = len(record) == len(names)
-            texts = [record[place] for place in places] if whole else []
-            yield line, [text.encode("utf-8", "surrogateescape") for text in texts]
+            is_whole = len(record) == len(names)
+            yield line, [record[place] for place in places if is_whole]
 
     why = "as the header has" if any(keys) else "source and target"
     return rows, f"not {len(names)} columns, {why}"
@@ -88,17 +87,22 @@ def columns(
     first = next(iter(rows(None)), None)
     if first is None:
         return list
-    parents = [name for name, field in first.items() if isinstance(field, Mapping)]
-    named = [name for name in parents if all(key in first[name] for key in keys)]
-    parent = next(iter(named or (parents if len(first) == 1 else ())), None)
-    found = chosen(list(first if parent is None else first[parent]), keys, where)
+    found = chosen(list(_flat(first)), keys, where)
+    needed = [n for n, x in first.items() if _flat({n: x}).keys() & {*found}]
 
     def fields():
-        for row in rows(found if parent is None else [parent]):
-            row = row if parent is None else row[parent] or {}
+        for row in map(_flat, rows(needed)):
             yield [row.get(key) for key in found]
 
     return fields
+
+
+def _flat(row):
+    """Returns the columns of a row, with the fields of a column in its place."""
+    flat = {}
+    for name, field in row.items():
+        flat |= field if isinstance(field, Mapping) else {name: field}
+    return flat
 
 
 def chosen(names: Sequence, keys: Sequence, where: str) -> Sequence:

@@ -7,12 +7,15 @@ itself where it does not apply.
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import re
 from collections.abc import Iterator
 
 import numpy as np
 
+from keras_transformer.text.doubts import WIDE
+from keras_transformer.text.sentences import GLUE
 from keras_transformer.text.spans import PIECES, hidden_pair
 
 # Two words in letters with case (Latin, Greek, Cyrillic) begin a text. Single letters,
@@ -28,20 +31,19 @@ _MARKS = re.compile(
 )
 # The end of a text, before its mark.
 _END = re.compile(r"(?<![\s.!?…。！？])\s*[.!?…。！？]*\s*$")
+_NO_SPACE = re.compile(f"(?<={WIDE}){GLUE}|{GLUE}(?={WIDE})")
 
 
-def _in_capitals(source, target):
-    """Returns both sides in capitals; ß becomes SS."""
+def _in_case(change, source, target):
+    """Returns both sides in another case, if the source has case."""
     if not _CASED.match(source):
         return source, target
-    return source.upper(), target.upper()
+    return change(source), change(target)
 
 
-def _in_title_case(source, target):
-    """Returns both sides With A Capital For Each Word."""
-    if not _CASED.match(source):
-        return source, target
-    return _titled(source), _titled(target)
+def _titled(text):
+    """Returns a text With A Capital For Each Word."""
+    return _FIRST_LETTER.sub(lambda letter: letter[0].title(), text)
 
 
 def _without_mark(source, target):
@@ -74,7 +76,8 @@ def _carrying(source, target):
     """Returns pieces of spans for one to three words or numbers that both sides have.
 
     A word may stay, between two pieces, as between tags. Others are at the front and
-    before the final mark, always if no word is common.
+    before the final mark, always if no word is common. A space stands beside a piece
+    where translation puts one: not in a script that writes none.
     """
     if PIECES[0] in source:  # It has spans of its own.
         return source, target
@@ -84,26 +87,27 @@ def _carrying(source, target):
     words = [word for word in names if names[word] == others[word] == 1]
     start = rng.randrange(max(1, len(words)))
     pieces = iter(PIECES)
-    front = f"{next(pieces)} " if rng.random() < 0.5 else ""
+    front = next(pieces) + GLUE if rng.random() < 0.5 else ""
     shown = {}
     for word in words[start : start + rng.randint(1, 3)]:
         shown[word] = next(pieces)
         if rng.random() < 0.4:
-            shown[word] += f" {word} {next(pieces)}"
+            shown[word] += GLUE + word + GLUE + next(pieces)
     is_last = rng.random() < 0.5 or not (front or shown)
-    end = f" {next(pieces)}\\g<0>" if is_last else r"\g<0>"
+    end = f"{GLUE}{next(pieces)}\\g<0>" if is_last else r"\g<0>"
 
     def carried(text):
         text = _NAME.sub(lambda name: shown.get(name[0], name[0]), text)
-        return _END.sub(end, front + text, count=1)
+        text = _END.sub(end, front + text, count=1)
+        return _NO_SPACE.sub("", text).replace(GLUE, " ")
 
     return carried(source), carried(target)
 
 
 # In which form a test set is scored too.
 FORMS = {
-    "in capitals": _in_capitals,
-    "in title case": _in_title_case,
+    "in capitals": functools.partial(_in_case, str.upper),  # ß becomes SS.
+    "in title case": functools.partial(_in_case, _titled),
     "without final mark": _without_mark,
     "with a typo": _with_typo,
 }
@@ -125,7 +129,3 @@ def views_of(source: str, target: str, carries: bool) -> Iterator[tuple[str, str
     for form in FORMS.values():
         yield form(*pair)
     yield _carrying(*pair) if carries else pair
-
-
-def _titled(text):
-    return _FIRST_LETTER.sub(lambda letter: letter[0].title(), text)

@@ -11,10 +11,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from keras_transformer.text.lines import unpacked
+from keras_transformer.text.parallel_text import SIDES
 from keras_transformer.text.table_files import chosen
 
 # Bytes that are parsed at once, where a line does not end before.
 _CHUNK = 1 << 16
+_HEADS = {"header", "file"}
 _UNITS = {"tu", "trans-unit"}
 # Elements that hold the codes of a format, and no text.
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
@@ -32,54 +34,50 @@ def unit_rows(path: Path, keys: Sequence) -> tuple[Callable[[], Iterator], str]:
     first, sides = next(found, ("", {}))
     names = sorted(sides, key=lambda x: not (_is(first, x) or _is(x, first)))
     if all(keys):
+        keys = [_code(key) for key in keys]
         keys = [next((x for x in names if _is(key, x)), key) for key in keys]
     names = chosen(names, keys, str(path)) if names else ["a source", "a translation"]
 
     def rows():
         for line, _, sides in _units(path):
-            texts = (
-                next((text for side, text in sides.items() if _is(name, side)), None)
-                for name in names
-            )
-            yield line, [text for text in texts if text is not None]
+            yield line, [sides[name] for name in names if name in sides]
 
     return rows, f"a unit without {' or '.join(names)}"
 
 
 def _is(name, language):
     """Whether a language is the named one, such as "en-US" for "en"."""
-    name, language = (x.lower().replace("_", "-") for x in (name, language))
-    return language == name or language.startswith(f"{name}-")
+    return f"{language}-".startswith(f"{name}-")
+
+
+def _code(language):
+    return language.lower().replace("_", "-")
 
 
 def _units(path):
     """Yields the line, the source language, and the text of each language of a unit."""
-    source = target = ""
+    head = {}  # The attributes that name the languages.
     opened = []  # The elements that have begun, and their lines.
     for line, event, element in _elements(path):
         tag = _tag(element)
         if event == "start":
             opened.append((element, line))
-            if tag == "header":
-                source = element.get("srclang", "")
-            elif tag == "file":
-                source = element.get("source-language", "source")
-                target = element.get("target-language", "target")
+            if tag in _HEADS:
+                head = element.attrib
             continue
         _, line = opened.pop()
         if tag not in _UNITS:
             continue
         sides = {}
         for part in element:
-            if _tag(part) == "tuv":
-                language = part.get(_LANGUAGE) or part.get("lang", "")
-                segments = [x for x in part if _tag(x) == "seg"]
-            else:
-                segments = [part]
-                language = {"source": source, "target": target}.get(_tag(part))
-            if language and segments:
-                sides.setdefault(language, _text(segments[0]))
-        yield line, source, sides
+            text = part.find("{*}seg")
+            language = part.get(_LANGUAGE) or part.get("lang")
+            if (name := _tag(part)) in SIDES:
+                text = part
+                language = head.get(f"{name}-language", name)
+            if language and text is not None:
+                sides.setdefault(_code(language), _text(text))
+        yield line, _code(head.get("srclang") or next(iter(sides), "")), sides
         for parent, _ in opened[-1:]:
             parent.clear()  # What has been read is forgotten.
 

@@ -12,9 +12,9 @@ import sacrebleu
 from rich import get_console
 from rich.progress import track
 
-from keras_transformer.files import check_file_to_write, replacing
+from keras_transformer.files import check_file_to_write
 from keras_transformer.terminal import in_doubt, in_time
-from keras_transformer.text.lines import one_line
+from keras_transformer.text.lines import write_lines
 
 _EXAMPLES = 3
 _CHUNK = 256  # sentences per call of `translate`
@@ -109,8 +109,12 @@ def evaluate(
     doubts = Counter(doubt for one in found for doubt in getattr(one, "doubts", ()))
     if output is not None:
         write_lines(output, translations)
-    scores = {"sentences": len(rows), "seconds": times[-1] - times[0], "rate": rate}
-    scores["doubts"] = dict(doubts)
+    scores = {
+        "sentences": len(rows),
+        "seconds": times[-1] - times[0],
+        "rate": rate,
+        "doubts": dict(doubts),
+    }
     for name, metric in (
         ("bleu", sacrebleu.BLEU()),
         ("chrf", sacrebleu.CHRF()),
@@ -120,12 +124,3 @@ def evaluate(
         scores[f"{name}_signature"] = str(metric.get_signature())
     examples = zip(sources, translations, references, strict=True)
     return Scores(**scores, examples=tuple(examples)[:_EXAMPLES])
-
-
-def write_lines(path: str | Path, texts: Iterable[str]) -> None:
-    """Writes texts to a file, one per line; whole or not at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        content = "".join(one_line(text) + "\n" for text in texts)
-        temporary.write_text(content, encoding="utf-8", newline="\n")

@@ -245,8 +245,6 @@ def _described(job):
         "training": job.text.fingerprint(),
         "validation": job.validation and job.validation.fingerprint(),
     }
-    if job.test is not None:
-        data["test"] = job.test.fingerprint()
     for kind, part in (("optimizer", job.optimizer), ("loss", job.loss)):
         if part is not None:
             import keras  # It is loaded by what was given.

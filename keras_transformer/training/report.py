@@ -79,17 +79,16 @@ def report_data(console: Console, corpora: dict[str, Corpus]):
 
 def report_held_out(console: Console, sets: Split, wanted: int | None):
     """Says what was taken out of the training text, and how to choose that."""
-    numbers = [0 if part is None else part.count() for part in sets[1:3]]
-    if any(numbers):
-        validation, test, others = map("{:,}".format, [*numbers, sets.num_others])
+    validation, test = (part.count() if part else 0 for part in sets[1:3])
+    if validation or test:
         say(
             console,
-            f"held out of the training pairs: {validation} for validation, {test} for "
-            f"{TEST}; {others} with a sentence of these are left out",
+            f"held out of the training pairs: {validation:,} for validation, {test:,} "
+            f"for {TEST}; {sets.num_others:,} with a sentence of these are left out",
         )
     if wanted is None:
         what = "other validation pairs: `--valid`; none: `hold_out` 0 (`--config`)"
-        if sets.validation is None:
+        if not validation:
             what = "no validation: of so few pairs none are held out (`--valid`)"
         say(console, what)
 
@@ -321,6 +320,7 @@ def run_facts(model: keras.Model, corpora: dict[str, Corpus]) -> dict[str, Any]:
                 "files": [path.name for path in corpus.text.files],
                 "pairs": corpus.num_pairs,
                 "bad_lines": corpus.bad_lines.count,
+                "cleaning": corpus.text.cleaning and corpus.text.cleaning.counts,
                 "batches": corpus.num_batches,
                 "tokens": corpus.num_tokens,
             }

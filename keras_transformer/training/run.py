@@ -20,8 +20,8 @@ from keras_transformer.search.run_directory import DATA, SUMMARY, TEST
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say
 from keras_transformer.text import Corpus
+from keras_transformer.text.lines import pair_line, write_lines
 from keras_transformer.training.devices import Distribution, distribution_scope, machine
-from keras_transformer.training.evaluation import write_lines
 from keras_transformer.training.plan import Job, Plan, plan
 from keras_transformer.training.report import (
     report_data,
@@ -225,9 +225,8 @@ def _write_beginning(planned, run):
         write_json(directory / DATA, planned.data | {"planned_updates": updates})
     write_json(directory / "config.json", run.config.to_dict())
     if planned.job.test is not None:
-        pairs = (pair[1:] for pair in planned.job.test.pairs())
-        cells = ([text.replace("\t", " ") for text in pair] for pair in pairs)
-        write_lines(directory / TEST, map("\t".join, cells))
+        pairs = planned.job.test.pairs()
+        write_lines(directory / TEST, (pair_line(*pair[1:]) for pair in pairs))
 
 
 class _CorpusOfTheChief(Corpus):

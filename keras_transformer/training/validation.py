@@ -56,12 +56,11 @@ class Validation:
         scores = evaluate(self._translate, self._pairs)
         if not self._is_described:
             self._is_described = True
-            for words in (
-                f"BLEU of {scores.sentences:,} sentences, by greedy search:",
-                f"val_bleu: {scores.bleu_signature}",
-                f"val_bleu_lowercase: {scores.lowercase_bleu_signature}",
-            ):
-                say(run.console, words)
+            say(
+                run.console,
+                f"val_bleu of {scores.sentences:,} sentences, by greedy search: "
+                f"{scores.bleu_signature}",
+            )
         return figures | {
             "val_bleu": scores.bleu,
             "val_bleu_lowercase": scores.lowercase_bleu,

@@ -82,6 +82,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert "- training: 40 pairs, " in data
     assert "from `train.tsv`; 0 lines left out (empty, not text, too long, or" in data
     assert "- validation: 8 pairs, " in data
+    assert "cleaning" not in data
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert "- updates: 12, epochs: 3, minutes: " in training
     assert "Not recorded" not in training
@@ -91,6 +92,10 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert (
         f"- their validation: val_loss {summary['final']['val_loss']:.4f}" in training
     )
+    summary["data"]["training"]["cleaning"] = {"empty": 1_000, "entities": 2}
+    (run / "summary.json").write_text(json.dumps(summary), "utf-8")
+    card = model_card(live, VERSION, run)
+    assert "- cleaning of the training pairs before: empty 1,000, entities 2\n" in card
     # Nobody has evaluated it: sentences of the validation data.
     sources, references = zip(*tiny_run.VALID[:3], strict=True)
     cells = rows_of(section(card, "Examples").split("| --- | --- | --- |\n")[1])

@@ -96,7 +96,7 @@ def test_entities_and_misread_quotation_marks_are_mended_in_what_is_trained_on()
     expected = open_pairs([*GOOD, ("R&D & x", "été “it’s”"), *other])
     assert list(text.pairs()) == list(expected.pairs())
     assert text.fingerprint() == expected.fingerprint()
-    assert text.cleaning.counts == {"entities": 1} and text.cleaning.left_out == 0
+    assert text.cleaning.counts == {"entities": 1}
     for word in ("Ätna", "it’s", "größer"):
         wrong = [("x", word.encode().decode("latin-1"))]
         assert cleaned(GOOD + wrong) == (GOOD, {"mojibake": 1})
@@ -147,26 +147,35 @@ def test_nothing_is_left_out_of_other_tasks(task):
 
 def test_the_screen_has_counts_and_three_examples(tmp_path):
     lines = [f"{a}\t{b}" for a, b in GOOD]
-    lines += [f"{LONG[:29]}\x1b{n}\tx" for n in range(4)] + ["bad", "a &amp; b\tc"]
+    lines += [f"{LONG[:29]}\x1b{n}\tx" for n in range(4)] + [
+        "bad",
+        "\tx",
+        "a &amp; b\tc",
+    ]
     path = tmp_path / "a.tsv"
     path.write_text("\n".join(lines), "utf-8")
     text = clean_pairs(path)
-    short = f"{LONG[:27]}... -> x"
+    short = f"{LONG[:29]}\x1b -> x"
     assert str(text.cleaning).splitlines() == [
-        "cleaning left out 4 of 306 lines:",
+        "cleaning left out 5 of 307 lines:",
         "        4 control: control characters",
         *(f"          {path}:{300 + n}: {short}" for n in (1, 2, 3)),
-        "        1 entities: entities and misread quotation marks, which are mended",
-        f"          {path}:306: a &amp; b -> c",
+        "        1 empty: one side is empty",
+        f"          {path}:306:  -> x",
+        "and mended 1:",
+        "        1 entities: entities and misread quotation marks",
+        f"          {path}:307: a &amp; b -> c",
         "  --keep and a rule's name keeps what it found",
     ]
     assert str(clean_pairs(GOOD).cleaning) == ""
     # Lines keep their numbers, and a bad one is reported as ever.
-    with pytest.raises(ValueError, match=r"a\.tsv:305: no tab"):
+    with pytest.raises(ValueError, match=r"a\.tsv:305: not source"):
         list(text.pairs())
-    assert [pair.line for pair in text.pairs(BadLines(1.0))][-2:] == [300, 306]
+    # What is left out counts for the share of bad lines.
+    bad_lines = BadLines(1.0)
+    assert [pair.line for pair in text.pairs(bad_lines)][-2:] == [300, 307]
+    assert (bad_lines.lines, bad_lines.count) == (307, 1)
     assert text.count() == 302 and text.files == [path]
-    assert text.parts == [(text, 1)]  # Which a `Corpus` reads.
 
 
 def test_a_mix_is_cleaned_corpus_by_corpus():

@@ -27,7 +27,7 @@ EN, DE = (list(side) for side in zip(*PAIRS, strict=True))
 KEYS = {"source_key": "en", "target_key": "de"}
 GENERAL, DOMAIN = tiny_run.TRAIN, tiny_run.VALID  # 40 and 8 pairs.
 WINDOWS = "perhaps Windows-1252 (--encoding cp1252)"
-NO_TAB = "no tab, expected source, one tab, target"
+NO_TAB = "not source, one tab, target (`cut -f1,2 FILE` drops more columns)"
 
 
 def triples(text, share=0):
@@ -122,13 +122,13 @@ def test_bad_rows_are_named_and_skipped():
         "row 2: target is not text: None",
         "row 3: source is empty",
         "row 4: target is not text: nan",
-        "row 5: 3 fields, expected source and target",
-        "row 6: 1 fields, expected source and target",
+        "row 5: not source and target",
+        "row 6: not source and target",
     ]
     assert bad_lines.count == 6
     with pytest.raises(
         ValueError,
-        match=r"^row 2: target is not text: None\. It is one of bad lines: 1 \(",
+        match=r"^row 2: target is not text: None\. Bad so far: 1 of 8 lines\.",
     ):
         read(text)
 
@@ -228,12 +228,11 @@ def test_only_a_line_feed_ends_a_line_and_a_byte_order_mark_is_dropped(aligned):
 
 
 BAD_LINES = [
-    (b"only one side", NO_TAB), (b"", NO_TAB),
-    (b"a\tb\tc", "2 tabs, expected .*`cut -f1,2 FILE`"),
+    (b"only one side", "not source, one tab"), (b"", "not source, one tab"),
+    (b"a\tb\tc", "not source, one tab, target .`cut -f1,2 FILE`"),
     (b"\tb", "source is empty"), (b"a\t \xc2\xa0 ", "target is empty"),
     (b"a\tb\xff", r"target is not valid UTF-8 \(byte 2\), perhaps Windows-1252"),
-    (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. It"),
-    (b"a\xff\xff\tb", r"source is not valid UTF-8 \(byte 2\)\. It"),
+    (b"a\tb\x81", r"target is not valid UTF-8 \(byte 2\)\. Bad"),
     (b"a\tb\0", "target has a NUL character"),
     (b"\xed\xa0\x80\tb", r"source is not valid UTF-8 \(byte 1\)"),
     (b"a" * 65537 + b"\tb", "source is longer than 65536 bytes"),
@@ -262,14 +261,10 @@ def test_a_share_is_skipped_one_more_is_an_error(tsv, lines, share, allowed):
     assert len(triples(tsv("bad\n" * allowed + good), share)) == lines - allowed
     with pytest.raises(ValueError) as caught:
         triples(tsv("bad\n" * (allowed + 1) + good[9:]), share)
-    words = str(caught.value)
-    assert (
-        f"a.tsv:{allowed + 1}: {NO_TAB}. It is one of bad lines: {allowed + 1} ("
-        in words
-    )
-    assert words.endswith(
-        f"and {allowed - 4} more). In {lines:,} lines `bad_line_share` 0.01 allows "
-        f"{allowed}: correct the file, or raise `bad_line_share` to skip more."
+    assert str(caught.value).endswith(
+        f"a.tsv:1: {NO_TAB}. Bad so far: {allowed + 1} of {lines:,} lines. "
+        f"`bad_line_share` 0.01 allows {allowed}: correct the file, or raise "
+        "`bad_line_share` to skip more."
     )
 
 
@@ -397,10 +392,10 @@ def test_a_translation_memory_gives_its_pairs(tmp_path, encoding):
     content = TMX.format(encoding).encode(encoding)
     for name in "a.tmx", "a.TMX.gz":
         path = write(tmp_path / name, content)
-        bad = f"{path}:7: a unit without EN-US or de-DE", f"{path}:10: target is empty"
+        bad = f"{path}:7: a unit without en-us or de-de", f"{path}:10: target is empty"
         assert checked(open_pairs(path), *bad) == UNITS
     text = open_pairs(path, source_key="de", target_key="en")
-    assert checked(text, bad[0].replace("EN-US or de-DE", "de-DE or EN-US"),
+    assert checked(text, bad[0].replace("en-us or de-de", "de-de or en-us"),
                    bad[1].replace("target", "source")) == [
         (line, target, source) for line, source, target in UNITS
     ]  # fmt: skip
@@ -410,7 +405,7 @@ def test_a_translation_memory_gives_its_pairs(tmp_path, encoding):
         third.replace('lang="fr"/', 'lang="fr"><seg>H</seg></tuv').format("utf-8"),
     )
     with pytest.raises(
-        ValueError, match="`source_key` must be one of 'EN-US', 'de-DE', 'fr' for"
+        ValueError, match="`source_key` must be one of 'en-us', 'de-de', 'fr' for"
     ):
         open_pairs(path)
     assert read(open_pairs(path, source_key="FR", target_key="en"), share=1.0) == [
@@ -490,7 +485,7 @@ def all_read(iterator):
 BOMB = "<!DOCTYPE tmx [" + '<!ENTITY a "' + "x" * 50_000 + '">'
 BOMB += "]><tmx><body><tu>" + "&a;" * 9_000 + "</tu></body></tmx>"
 FILES = [
-    ("x.csv", "one,eins\n" * 300, {}, rf"x\.csv:1: {NO_TAB}; no line has one\. .*`sou"),
+    ("x.csv", "one,eins\n" * 300, {}, r"x\.csv:1: not .*; no line has a tab\. .*`sou"),
     ("x.csv", "a,b\n1,2\n", KEYS, r"`source_key` must be one of 'a', 'b' for .*x\.csv"),
     (
         "x.csv", "en,de\n1,2\n", {"source_key": "en"},
@@ -501,9 +496,7 @@ FILES = [
     ("x.tsv", "", {}, r"There are no pairs in .*x\.tsv\.$"),
     ("x.csv", 'en,de\na,"b\n', KEYS, r"x\.csv:2: unexpected end of data"),
     ("x.parquet", "text", KEYS, r"x\.parquet is not a Parquet file"),
-    ("x.csv", "a;b\nc;d", {}, r'x\.csv:1: no tab, .* one ";": --delimiter ";"'),
-    ("x.txt", "a|b\nc|d", {}, r'x\.txt:1: no tab, .* one "\|": --delimiter "\|"'),
-    ("x.tsv", "a; b\nc", {}, r"x\.tsv:1: no tab, .* --columns\.$"),
+    ("x.csv", "a;b\nc;d", {}, r'x\.csv:1: not source, one .* \(--delimiter ";"\)\.$'),
     ("x.tsv", "\0a\0\t\0b\0\n", {}, r"x\.tsv:1: .*`encoding` 'utf-16-be' \(--enc"),
     ("x.tsv", "a\0\t\0b\0\n\0", {}, r"x\.tsv:1: .*`encoding` 'utf-16-le' \(--enc"),
     ("x.tsv", b"PK\x03\x04", {}, r"x\.tsv is a spreadsheet \(.xlsx, .ods\) or a .zip"),
@@ -514,7 +507,6 @@ FILES = [
     ("x.tmx", "<tmx>\n<body>\n<tu>\n</body>", {}, r"x\.tmx:4: not valid XML: mis"),
     ("x.tmx", BOMB, {}, r"x\.tmx:\d+: not valid XML: .*amplification"),
     ("x.tmx", "<tmx/>", {}, r"There are no pairs in .*x\.tmx"),
-    ("x.tmx", "<tmx/>", {"encoding": "cp1252"}, "`encoding` text.* with a .tmx"),
     ("x.tsv", "a\tb", {"delimiter": "::"}, "`delimiter` must be one character"),
     ("x.tsv", "a\tb", {"encoding": "utf8mb4"}, "`encoding` must be the name of one"),
     ("x.tsv", "a\tb", {"encoding": "base64"}, "`encoding` must be the name of one"),
@@ -538,17 +530,14 @@ CALLS = {
     "There are no pairs": lambda d: open_pairs([]).count(),
     "Pairs must be .*first row 'one'": lambda d: open_pairs(["one", "two"]),
     "Pairs must be .*Received: int": lambda d: open_pairs(5),
-    "`source_key` and `target_key` need data with named columns: .* a list": (
+    "`source_key`, `target_key` and `delimiter` need data with columns: .* a list": (
         lambda d: open_pairs(PAIRS, **KEYS)
     ),
-    "`source_key` and `target_key` need data with .* two files": (
+    "`source_key`, `target_key` and `delimiter` need .* two files": (
         lambda d: open_pairs(write(d / "a", "x\n"), d / "a", target_key="de")
     ),
-    "`delimiter` needs one text file, .* with two files": (
+    "`target_key` and `delimiter` need data with columns: .*two files": (
         lambda d: open_pairs(write(d / "a", "x\n"), d / "a", delimiter=";")
-    ),
-    "`encoding` text files.*encoding='ascii' with Python objects": (
-        lambda d: open_pairs(PAIRS, encoding="ascii")
     ),
     "first row 'train'": lambda d: open_pairs({"train": NESTED}),
     "must have the same length": lambda d: open_pairs(["a", "b"], ["c"]),

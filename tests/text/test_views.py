@@ -76,7 +76,10 @@ VIEWS.append(
         (("Two men ran!", "Zwei rannten."), "Two men ran ①!", "Zwei rannten ①."),
         (("They go.", "Sie gehen"), "① They go ②.", "① Sie gehen ②"),
         (("See a.org/x, Tom!", "Hin: a.org/x, Tom!"), "See ①, Tom!", "Hin: ①, Tom!"),
-        (CHINESE, "他们在公园里 ①。", "They are in the park ①."),
+        # Beside Chinese there is no space, as in translation.
+        (CHINESE, "他们在公园里①。", "They are in the park ①."),
+        (("你好吗？", "How are you?"), "①你好吗②？", "① How are you ②?"),
+        (("Tom is.", "Tom 在 这里。"), "① ② is ③.", "① ② 在 这里③。"),
     )
 )
 

@@ -384,10 +384,9 @@ def test_bleu_is_that_of_the_average_of_the_weights_in_two_forms(tmp_path):
     assert row["val_bleu"] == pytest.approx(averaged.bleu, abs=1e-9)
     assert row["val_bleu_lowercase"] == pytest.approx(averaged.lowercase_bleu, abs=1e-9)
     assert averaged.bleu != pytest.approx(raw.bleu)
-    mixed, lower = [x for x in screen.getvalue().splitlines() if "case:" in x]
-    assert "\nBLEU of 7 sentences, by greedy search:\n" in screen.getvalue()
-    assert mixed.startswith("val_bleu: nrefs:1|case:mixed")
-    assert lower.startswith("val_bleu_lowercase: nrefs:1|case:lc")
+    [said] = [x for x in screen.getvalue().splitlines() if "case:" in x]
+    start = "val_bleu of 7 sentences, by greedy search: nrefs:1|case:mixed"
+    assert said.startswith(start)
 
 
 @pytest.mark.slow

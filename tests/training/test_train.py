@@ -252,11 +252,15 @@ def test_training_pairs_are_cleaned_and_an_interrupted_run_stays_exact(tmp_path)
     screen = io.StringIO()
     found = tiny_run.run_toy(tmp_path / "a", text=dirty, screen=screen)
     said = screen.getvalue()
-    assert said.startswith("cleaning left out 3 of 43 lines:\n        1 entities: ")
+    assert said.startswith("cleaning left out 3 of 43 lines:\n        1 empty: ")
     assert (
         "          row 1: the old man &lt;sleeps. -> der alte Mann schläft.\n" in said
     )
     assert "training data: 40 pairs, 4 batches, no bad lines" in said
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["data"]["training"]["cleaning"] == {
+        "empty": 1, "control": 1, "duplicates": 1, "entities": 1,
+    }  # fmt: skip
     decoded = [(clean[0][0].replace("&lt;", "<"), clean[0][1]), *clean[1:]]
     expected = tiny_run.run_toy(tmp_path / "b", text=decoded)
     tiny_run.assert_equal(found.model.get_weights(), expected.model.get_weights())

@@ -73,7 +73,6 @@ def distill(
     """
     # `most` is the beam size, or the `n_best` of an export.
     check_number("best_of", best_of, int, minimum=1, maximum=teacher.most)
-    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
     pairs = open_pairs(pairs)
     bad_lines = BadLines(bad_line_share)
     check_another_file(output, pairs.files)

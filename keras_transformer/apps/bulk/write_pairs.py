@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ from rich.progress import track
 
 from keras_transformer.apps.bulk.translate_texts import translate_lines
 from keras_transformer.config.options import check_number
-from keras_transformer.files import check_another_file, replacing
-from keras_transformer.text.lines import one_line
+from keras_transformer.files import check_another_file
+from keras_transformer.text.lines import pair_line, write_lines
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import BadLines
 
@@ -55,39 +53,30 @@ def write_pairs(
         >>> write_pairs(pairs, "clean.tsv.gz", by=Translator.load("runs/a"))
     """
     check_number("by_share", by_share, minimum=0.0, below=1.0)
-    check_number("bad_line_share", bad_line_share, minimum=0.0, maximum=1.0)
     text = open_pairs(text)
     check_another_file(output, text.files)
-    is_likely = np.ones(text.count(), bool)
+    bad_lines = BadLines(bad_line_share)
+    unlikely = set()
     if by is not None:
+        pairs = text.pairs(BadLines(bad_line_share))
         console = Console(stderr=True)
-        pairs = track(
-            text.pairs(BadLines(bad_line_share)),
-            "scoring",
-            len(is_likely),
-            console=console,
-            transient=True,
-            disable=not (show_progress and console.is_terminal),
-        )
+        if show_progress and console.is_terminal:
+            total = text.count()
+            pairs = track(pairs, "scoring", total, console=console, transient=True)
         found = translate_lines(
             lambda some: by.score(*zip(*(pair[1:] for pair in some), strict=True)),
             pairs,
         )
         scores = [score.log_probability / len(score.tokens) for score in found]
-        is_likely[np.argsort(scores, kind="stable")[: int(by_share * len(scores))]] = 0
-    bad_lines = BadLines(bad_line_share)
-    written = 0
-    opener = gzip.open if str(output).endswith(".gz") else open
-    with (
-        replacing(output) as temporary,
-        opener(temporary, "wt", encoding="utf-8", newline="\n") as file,
-    ):
-        for pair in itertools.compress(text.pairs(bad_lines), is_likely):
-            sides = (one_line(side.replace("\t", " ")) for side in pair[1:])
-            file.write("\t".join(sides) + "\n")
-            written += 1
+        order = np.argsort(scores, kind="stable")
+        unlikely.update(order[: int(by_share * len(order))].tolist())
+    lines = (
+        pair_line(*pair[1:])
+        for place, pair in enumerate(text.pairs(bad_lines))
+        if place not in unlikely
+    )
     return {
-        "pairs": written,
-        "unlikely": int(np.sum(~is_likely)),
+        "pairs": write_lines(output, lines),
+        "unlikely": len(unlikely),
         "bad_lines": bad_lines.count,
     }

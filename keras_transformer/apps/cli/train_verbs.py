@@ -6,10 +6,7 @@ import dataclasses
 
 from keras_transformer.apps.cli.flags import given, load_module, load_pairs, prepare_xla
 from keras_transformer.config import RunConfig
-from keras_transformer.files import (
-    check_absent,
-    creating_directory,
-)
+from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.search.run_directory import check_new_directory
 from keras_transformer.terminal import print_result, say
 
@@ -61,10 +58,7 @@ def train(options):
             f"{len(tokenizers)} files"
         )
     corpora = [load_pairs(files, options) for files in options.train]
-    pairs = corpora[0]
-    if weights != [1]:
-        mix = zip(corpora, weights, strict=True)
-        pairs = load_module("text").mixed_pairs(mix)
+    pairs = load_module("text").mixed_pairs(zip(corpora, weights, strict=True))
     validation = options.valid and load_pairs(options.valid, options)
     training = _training()
     console = _console_of(options)

@@ -309,7 +309,7 @@ def test_pairs_are_one_file_two_or_several_mixed(asked, tmp_path, capsys):
     for words, line in (
         ([*mix, "1"], "`--train-weights` must have a number for each `--train`"),
         (["--train", a, "--tokenizer", a, a, a], "`--tokenizer` takes one file for"),
-        (["--train", a, b, "--columns", "x", "y"], "need data with named columns"),
+        (["--train", a, b, "--columns", "x", "y"], "need data with columns"),
     ):
         capsys.readouterr()
         assert train(*words) == 1

@@ -344,7 +344,7 @@ def test_evaluate_leaves_out_the_lines_that_validation_does(
     words = "evaluate", "any", "--test", path
     result, said = objects(capsys, *words)
     assert (result["sentences"], result["bad_lines"]) == (2, 2)
-    assert f"warning: left out bad lines: 2 ({path}:1: no tab, expected" in said
+    assert f"warning: left out bad lines: 2 ({path}:1: not source, one tab" in said
     assert run(*words, "--bad-line-share", 0) == 1
     assert "raise `bad_line_share` to skip" in capsys.readouterr().err
     assert "--bad-line-share" in make_parser().verbs["distill"].flags()
