@@ -177,7 +177,7 @@ def test_gzip_in_and_out_hold_the_same_lines(tmp_path, name, lines):
 def test_line_rules_are_those_of_the_corpus_reader(tmp_path, output):
     content, source = b"\xef\xbb\xbfa\rb\xe2\x80\xa8c\r\n\nlast", tmp_path / "in"
     source.write_bytes(content)
-    for each in (source, io.BytesIO(content.removeprefix(b"\xef\xbb\xbf"))):
+    for each in (source, io.BytesIO(content)):
         assert list(read_texts(each)) == ["a\rb\u2028c", "", "last"]
     # Line breaks in a translation become spaces.
     source.write_bytes(b"a\nb\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -227,7 +228,8 @@ def _windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
 def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     """Yields the lines of a text file, gzip or not, or of a binary stream.
 
-    Only a line feed ends a line, and a carriage return before it is dropped.
+    Only a line feed ends a line, and a carriage return before it is dropped, as is a
+    byte order mark of UTF-8.
 
     Raises:
         ValueError: If a line is not valid UTF-8 or has 256 KiB or more, or gzip data is
@@ -240,6 +242,8 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
         name = "standard input"
         lines = lines_of(source)
     for number, line in enumerate(lines, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) >= MAX_LINE_BYTES:
             raise ValueError(
                 f"{name}:{number}: a line must be shorter than {MAX_LINE_BYTES:,} bytes"
