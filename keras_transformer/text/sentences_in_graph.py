@@ -30,7 +30,10 @@ def sentences_of(
     def cut(marked):
         parts = tf.strings.split(marked, CUT)
         sentences = parts[:, ::2].flat_values
-        places = tf.where(can_be_cut(marked))
+        sizes = tf.strings.length(sentences, "UTF8_CHAR")
+        sizes = tf.where(can_be_cut(marked), sizes, 0)
+        # Those of similar length need little padding; the others wait.
+        places = tf.where(2 * sizes > tf.reduce_max(sizes))
         halves = marked_halves(tf.gather_nd(sentences, places), rules)
         sentences = tf.tensor_scatter_nd_update(sentences, places, halves)
         both = tf.stack([sentences, parts[:, 1::2].flat_values], axis=1) + CUT
