@@ -262,7 +262,8 @@ def clean(options):
         show_progress=not options.quiet,
     )
     if found["bad_lines"]:
-        print_warning(f"left out {plural(found['bad_lines'], 'bad line')}")
+        places = "; ".join(found["first_bad_lines"])
+        print_warning(f"left out {plural(found['bad_lines'], 'bad line')}: {places}")
     if options.model:
         print_result(f"left out the {plural(found['unlikely'], 'least likely pair')}")
     print_result(f"{options.output}: {plural(found['pairs'], 'pair')}")
