@@ -138,7 +138,9 @@ def translate(options):
             results.append(_object(found, text, options.n_best))
         else:
             line = _line(found, options)
-            print_result(line if "\n" in text else one_line(line))
+            # A terminal shows escapes, but the text's own line breaks are lines.
+            for part in line.split("\n") if "\n" in text else [one_line(line)]:
+                print_result(part)
         if found[0].truncated:
             cut += 1
             _warn_of_cut(f"{name}{number}")

@@ -418,6 +418,10 @@ def test_a_line_of_input_gives_a_line_of_output(
     translating(lambda texts: texts)
     assert run("translate", "any", "a letter\n\nof lines") == 0
     assert capsys.readouterr().out == "a letter\n\nof lines\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout.isatty", lambda: True)
+        assert run("translate", "any", "a letter\n\nof\x1b lines") == 0
+    assert capsys.readouterr().out == "a letter\n\nof\\x1b lines\n"
     # Bad bytes are named by their line.
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
     assert run("translate", "any") == 1
