@@ -18,9 +18,11 @@ except ImportError as error:
         'gRPC needs an extra: `pip install ".[grpc]"` in the clone of this repository.'
     ) from error
 
+NAMES = "translation", "score", "truncated", "doubts", "lost"
+
 
 def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
-    """Returns the translation of each text, its score, if it was cut, and the doubts.
+    """Returns of each text its translation, score, if it was cut, doubts, and losses.
 
     Args:
         texts: Sentences.
@@ -30,7 +32,8 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Tuples of a string, a number, a boolean and a string of words such as "loop".
+        Tuples of a string, a number, a boolean, a string of words such as "loop", and
+        a list of what the translation lacks, such as a URL.
 
     Raises:
         grpc.RpcError: If there is no answer, or the answer is an error.
@@ -41,12 +44,13 @@ def translate(texts, model, server="127.0.0.1:8500", batch_size=32, timeout=60):
         for start in range(0, len(texts), batch_size):
             request = make_request(texts[start : start + batch_size], model)
             outputs = service.Predict(request, timeout=timeout).outputs
-            columns = [
-                tf.make_ndarray(outputs[name]).tolist()
-                for name in ("translation", "score", "truncated", "doubts")
-            ]
-            for text, score, is_cut, doubts in zip(*columns, strict=True):
-                results.append((text.decode(), score, is_cut, doubts.decode()))
+            found = {name: tf.make_ndarray(outputs[name]).tolist() for name in outputs}
+            # An imported model may carry no spans, and then has no such output.
+            found.setdefault("lost", [[]] * len(found["score"]))
+            columns = [found[name] for name in NAMES]
+            for text, score, is_cut, doubts, lost in zip(*columns, strict=True):
+                spans = [span.decode() for span in lost if span]  # Padded.
+                results.append((text.decode(), score, is_cut, doubts.decode(), spans))
     return results
 
 
@@ -69,12 +73,14 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except grpc.RpcError as error:
         sys.exit(f"error: {options.server}: {error.code().name}, {error.details()}")
-    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
+    for i, (translation, score, is_cut, doubts, lost) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
-            print(f"sentence {number} is too long and was cut", file=sys.stderr)
+            print(f"sentence {i} is too long and was cut", file=sys.stderr)
         if doubts:
-            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
+            print(f"translation {i} is doubtful: {doubts}", file=sys.stderr)
+        if lost:
+            print(f"translation {i} lacks {', '.join(lost)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -220,20 +220,20 @@ class Translator:
         return tf.concat([rows, tf.fill([rows.nrows(), 1], END)], axis=1).to_tensor()
 
     @tf.function(input_signature=[STRINGS], autograph=False)
-    def translate(self, text):
+    def served(self, text):
         best = self.search(self.ids_of(text)).ids[:, 0]
         return {"translation": self.tokenizers.target.detokenize(best)}
 
     def __call__(self, texts):
         """Translates a list of texts."""
-        found = self.translate(tf.constant(texts))["translation"]
+        found = self.served(tf.constant(texts))["translation"]
         return [text.decode("utf-8") for text in found.numpy()]
 
     def export(self, path):
         """Writes a SavedModel: `text` to `translation`, both strings (B,)."""
         archive = keras.export.ExportArchive()
         archive.track(self.model)
-        archive.add_endpoint("serve", self.translate, [STRINGS])
+        archive.add_endpoint("serve", self.served, [STRINGS])
         archive.write_out(path, verbose=False)
 
     def align(self, texts):

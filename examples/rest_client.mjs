@@ -25,6 +25,8 @@ try {
     console.log(found.translation);
     if (found.truncated) console.error(`sentence ${i + 1} is too long and was cut`);
     if (found.doubts) console.error(`translation ${i + 1} is doubtful: ${found.doubts}`);
+    const lost = (found.lost ?? []).filter((span) => span); // Padded.
+    if (lost.length) console.error(`translation ${i + 1} lacks ${lost.join(", ")}`);
   }
 } catch (error) {
   console.error(`error: ${error.message}${error.cause ? `: ${error.cause.message}` : ""}`);

@@ -15,7 +15,7 @@ NAMES = "translation", "score", "truncated", "doubts"
 
 
 def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeout=60):
-    """Returns the translation of each text, its score, if it was cut, and the doubts.
+    """Returns of each text its translation, score, if it was cut, doubts, and losses.
 
     Args:
         texts: Sentences.
@@ -25,7 +25,8 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         timeout: Longest wait for the answer to a request, in seconds.
 
     Returns:
-        Tuples of a string, a number, a boolean and a string of words such as "loop".
+        Tuples of a string, a number, a boolean, a string of words such as "loop", and
+        a list of what the translation lacks, such as a URL.
 
     Raises:
         OSError: If there is no answer, or the answer is an error.
@@ -36,7 +37,9 @@ def translate(texts, model, server="http://127.0.0.1:8501", batch_size=32, timeo
         instances = [{"text": text} for text in texts[start : start + batch_size]]
         body = {"signature_name": "serving_default", "instances": instances}
         for row in post(url, body, timeout)["predictions"]:
-            results.append(tuple(row[name] for name in NAMES))
+            # An imported model may carry no spans; else rows are padded.
+            lost = [span for span in row.get("lost", ()) if span]
+            results.append((*(row[name] for name in NAMES), lost))
     return results
 
 
@@ -65,12 +68,14 @@ def main(arguments=None):
         results = translate(options.texts, options.model, options.server)
     except OSError as error:
         sys.exit(f"error: {error}")
-    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
+    for i, (translation, score, is_cut, doubts, lost) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
-            print(f"sentence {number} is too long and was cut", file=sys.stderr)
+            print(f"sentence {i} is too long and was cut", file=sys.stderr)
         if doubts:
-            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
+            print(f"translation {i} is doubtful: {doubts}", file=sys.stderr)
+        if lost:
+            print(f"translation {i} lacks {', '.join(lost)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

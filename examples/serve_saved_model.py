@@ -13,23 +13,28 @@ import tensorflow_text  # noqa: F401, registers the operations of the tokenizer
 
 
 def translate(path, texts):
-    """Returns the translation of each text, its score, if it was cut, and the doubts.
+    """Returns of each text its translation, score, if it was cut, doubts, and losses.
 
     Args:
         path: Directory of the SavedModel, NAME/VERSION.
         texts: Sentences.
 
     Returns:
-        Tuples of a string, a number, a boolean and a string of words such as "loop".
+        Tuples of a string, a number, a boolean, a string of words such as "loop", and
+        a list of what the translation lacks, such as a URL.
     """
     signature = tf.saved_model.load(path).signatures["serving_default"]
     outputs = signature(text=tf.constant(texts))
-    names = ("translation", "score", "truncated", "doubts")
+    # An imported model may carry no spans, and then has no such output.
+    nothing = tf.constant("", shape=[len(texts), 1])
+    outputs = {"lost": nothing} | outputs
+    names = ("translation", "score", "truncated", "doubts", "lost")
     columns = [outputs[name].numpy().tolist() for name in names]
-    return [
-        (translation.decode(), score, is_cut, doubts.decode())
-        for translation, score, is_cut, doubts in zip(*columns, strict=True)
-    ]
+    results = []
+    for text, score, is_cut, doubts, lost in zip(*columns, strict=True):
+        spans = [span.decode() for span in lost if span]  # Padded.
+        results.append((text.decode(), score, is_cut, doubts.decode(), spans))
+    return results
 
 
 def main(arguments=None):
@@ -38,12 +43,14 @@ def main(arguments=None):
     parser.add_argument("texts", nargs="+", metavar="TEXT", help="sentences")
     options = parser.parse_args(arguments)
     results = translate(options.path, options.texts)
-    for number, (translation, score, is_cut, doubts) in enumerate(results, start=1):
+    for i, (translation, score, is_cut, doubts, lost) in enumerate(results, start=1):
         print(f"{score:.3f}  {translation}")
         if is_cut:
-            print(f"sentence {number} is too long and was cut", file=sys.stderr)
+            print(f"sentence {i} is too long and was cut", file=sys.stderr)
         if doubts:
-            print(f"translation {number} is doubtful: {doubts}", file=sys.stderr)
+            print(f"translation {i} is doubtful: {doubts}", file=sys.stderr)
+        if lost:
+            print(f"translation {i} lacks {', '.join(lost)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,10 @@ def cut_texts(
         parts = tf.strings.split(marked, CUT)
         # Sentences and what follows them.
         pairs = tf.reshape(parts.flat_values, [-1, 2])
-        places = tf.where(can_be_cut(marked))
+        sizes = tf.strings.length(pairs[:, 0], "UTF8_CHAR")
+        sizes = tf.where(can_be_cut(marked), sizes, 0)
+        # Those of similar length need little padding; the others wait.
+        places = tf.where(2 * sizes > tf.reduce_max(sizes))
         halves = _halves(tf.gather_nd(pairs[:, 0], places), rules)
         sentences = tf.tensor_scatter_nd_update(pairs[:, 0], places, halves)
         pairs = CUT + tf.stack([sentences, pairs[:, 1]], axis=1)

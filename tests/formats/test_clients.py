@@ -26,11 +26,13 @@ TEXTS = ["Ein Bär.", "", 'a "quoted" text\n', "🐈"]
 def translation(text):
     """What the servers of this file answer; they cut and doubt long texts."""
     doubts = "loop score" if len(text) > 6 else ""
-    return text.upper(), -0.5 * len(text), len(text) > 5, doubts
+    lost = ["%s", "<b>"] if len(text) > 6 else []
+    return text.upper(), -0.5 * len(text), len(text) > 5, doubts, lost
 
 
 CUT = "sentence {} is too long and was cut\n"
-DOUBTED = "translation {} is doubtful: loop score\n"
+DOUBTED = "translation {0} is doubtful: loop score\ntranslation {0} lacks %s, <b>\n"
+NAMES = "translation", "score", "truncated", "doubts", "lost"
 EXPECTED = [translation(text) for text in TEXTS]
 
 
@@ -53,10 +55,12 @@ class RestServer(http.server.BaseHTTPRequestHandler):
         if self.path != "/v1/models/tiny:predict":
             return 404, {"error": "Servable not found for request: Latest(huge)"}
         results = [translation(instance["text"]) for instance in body["instances"]]
-        names = ("translation", "score", "truncated", "doubts")
-        return 200, {
-            "predictions": [dict(zip(names, row, strict=True)) for row in results]
-        }
+        rows = [dict(zip(NAMES, row, strict=True)) for row in results]
+        for row in rows:
+            row["lost"] += [""] * (2 - len(row["lost"]))
+        if not any(row["lost"][0] for row in rows):
+            rows = [{name: row[name] for name in NAMES[:-1]} for row in rows]
+        return 200, {"predictions": rows}
 
     def log_message(self, *_):
         pass
@@ -88,15 +92,17 @@ def grpc_server():
                 context.abort(grpc.StatusCode.NOT_FOUND, "Servable not found")
             texts = tf.make_ndarray(request.inputs["text"])
             results = [translation(text.decode("utf-8")) for text in texts]
-            types = {
-                "translation": tf.string,
-                "score": tf.float32,
-                "truncated": tf.bool,
-                "doubts": tf.string,
+            columns = {
+                name: [row[i] for row in results] for i, name in enumerate(NAMES)
             }
+            if any(columns["lost"]):
+                columns["lost"] = [(row + [""] * 2)[:2] for row in columns["lost"]]
+            else:
+                del columns["lost"]
             response = predict_pb2.PredictResponse()
-            for i, (name, dtype) in enumerate(types.items()):
-                tensor = tf.make_tensor_proto([row[i] for row in results], dtype)
+            for name, values in columns.items():
+                dtype = tf.float32 if name == "score" else None
+                tensor = tf.make_tensor_proto(values, dtype)
                 response.outputs[name].CopyFrom(tensor)
             return response
 

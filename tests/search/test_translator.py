@@ -48,7 +48,9 @@ def found_by_the_generator(translator, text, begun=()):
         n_best=1 if begun else translator.config.beam_size,
     )
     rows = zip(result.scores[0], result.ids[0], result.lengths[0], strict=True)
-    return [(float(score), ids[:count].numpy().tolist()) for score, ids, count in rows]
+    return [
+        (float(score), np.asarray(ids[:count]).tolist()) for score, ids, count in rows
+    ]
 
 
 def to_text(translator, ids):
@@ -177,7 +179,7 @@ def test_samples_are_those_of_the_generator():
         )
         lengths = np.array([source.shape[1]], "int32")
         drawn = generator.sample(source, lengths, uniforms, np.array([1.5], "float32"))
-        ids = drawn.ids[0, 0, : int(drawn.lengths[0, 0])].numpy().tolist()
+        ids = np.asarray(drawn.ids[0, 0, : int(drawn.lengths[0, 0])]).tolist()
         assert found.text == to_text(translator, ids)
         assert found.score == pytest.approx(float(drawn.scores[0, 0]), rel=1e-4)
 

@@ -34,7 +34,8 @@ RULES = [
     (
         "mojibake", GOOD,
         [("x", text.encode().decode("cp1252"))
-         for text in ("fährt", "cómo", "größer", "“x", "9°C", "więc", "ağır", "привет", "中文")]
+         for text in ("fährt", "cómo", "größer", "“x", "9°C", "więc", "ağır", "привет",
+                      "中文")]
         + [("\ufffdber", "x")],
         [("x", text) for text in (
             "fährt", "MINHA IRMÃ…", "AMANHÃ” e", "NESCAFÉ®", "groß“", "Spaß…", "«été»",

@@ -130,14 +130,13 @@ def test_tensorflow_cuts_as_python_does(is_graph):
     assert [[part.decode() for part in row] for row in found.to_list()] == parts
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
-def test_javascript_cuts_as_python_does():
-    texts, parts = texts_and_parts()
+def cut_in_node(texts, longest):
+    """What the page makes of texts."""
     facts = {
         "module": str(web.PAGE / "sentences.js"),
         "rules": RULES,
         "texts": texts,
-        "longest": LONGEST,
+        "longest": longest,
     }
     script = Path(__file__).with_name("sentences.mjs")
     found = subprocess.run(
@@ -147,4 +146,12 @@ def test_javascript_cuts_as_python_does():
         check=True,
         text=True,
     )
-    assert json.loads(found.stdout) == parts
+    return json.loads(found.stdout)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
+def test_javascript_cuts_as_python_does():
+    texts, parts = texts_and_parts()
+    assert cut_in_node(texts, LONGEST) == parts
+    # A character of two units is one.
+    assert cut_in_node(["a😀"], 0) == [["a", "", "😀", ""]]

@@ -29,7 +29,15 @@ FINDER = SpanFinder(RULES)
 SPANS = {
     "A plain sentence, with 2 men (and 3rd dogs) in the 1990s, 5 € off 7.": ["5 €"],
     "350 men: 20% at €1,250.50, $ 30 or -5 °C, 12 March; 8 %d and 90 %(n)d.": [
-        "350", "20%", "€1,250.50", "$ 30", "-5 °C", "12", "%d", "90", "%(n)d",
+        "350",
+        "20%",
+        "€1,250.50",
+        "$ 30",
+        "-5 °C",
+        "12",
+        "%d",
+        "90",
+        "%(n)d",
     ],  # fmt: skip
     "Not within words: abc1234, xA4 and usb3.5.": [],
     "See https://a.b/c?d=1, or (http://x.org/a_(b)). www.foo.com!": [

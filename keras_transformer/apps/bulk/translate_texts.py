@@ -99,7 +99,7 @@ def translate_file(
             of texts to their translations: strings, or `Translation`s, which say what
             was cut. A translation must not depend on other texts in the list.
         source: Text file, gzip or not, or a binary stream. A file is first checked for
-            invalid UTF-8.
+            invalid UTF-8 and lines of 256 KiB or more.
         output: Text file to write or replace; gzip if it ends in ".gz".
         window: Lines that `translate` gets at a time.
         fingerprint: Identity of model and options, such as `model_fingerprint(...)`. An
@@ -112,8 +112,8 @@ def translate_file(
     Raises:
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
-        ValueError: If `window` is less than 1, a line is not UTF-8, an unfinished
-            output has other lines, another `fingerprint` or has changed, or
+        ValueError: If `window` is less than 1, a line is not UTF-8 or has 256 KiB, an
+            unfinished output has other lines, another `fingerprint` or has changed, or
             OUTPUT.partial is a file of something else.
 
     Example:
@@ -220,11 +220,12 @@ def _windows_of(texts: Iterable[str], window: int) -> Iterator[list[str]]:
 def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
     """Yields the lines of a text file, gzip or not, or of a binary stream.
 
-    Only a line feed ends a line, and a carriage return before it is dropped. A line is
-    cut after 256 KiB.
+    Only a line feed ends a line, and a carriage return before it is dropped, as is a
+    byte order mark of UTF-8.
 
     Raises:
-        ValueError: If a line is not valid UTF-8, or gzip data is damaged.
+        ValueError: If a line is not valid UTF-8 or has 256 KiB or more, or gzip data is
+            damaged.
     """
     if isinstance(source, str | Path):
         name = source
@@ -233,10 +234,14 @@ def read_texts(source: str | Path | BinaryIO) -> Iterator[str]:
         name = "standard input"
         lines = lines_of(source)
     for number, line in enumerate(lines, start=1):
-        whole = len(line) < MAX_LINE_BYTES
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if len(line) >= MAX_LINE_BYTES:
+            raise ValueError(
+                f"{name}:{number}: a line must be shorter than {MAX_LINE_BYTES:,} bytes"
+            )
         try:
-            # A cut may have split the last character, which is then dropped.
-            text, _ = codecs.utf_8_decode(line, "strict", whole)
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{name}:{number}: not valid UTF-8") from error
         yield text

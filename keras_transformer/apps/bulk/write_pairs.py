@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def write_pairs(
     by_share: float = 0.05,
     bad_line_share: float = 0.01,
     show_progress: bool = False,
-) -> dict[str, int]:
+) -> dict[str, Any]:
     """Writes pairs as lines of source, tab, target, such as those of `clean_pairs`.
 
     With a model it leaves out those whose target is least likely per token: what is
@@ -41,12 +42,13 @@ def write_pairs(
         show_progress: Show a progress bar, if standard error is a terminal.
 
     Returns:
-        The numbers of "pairs" written, "unlikely" ones and "bad_lines".
+        The numbers of "pairs" written, "unlikely" ones and "bad_lines", and the
+        "first_bad_lines": the places of five at most, with what is wrong there.
 
     Raises:
         OSError: If a file cannot be read or written.
-        ValueError: If an argument is out of range, there are too many bad lines, or
-            `output` is one of the files of the pairs.
+        ValueError: If an argument is out of range, there are too many bad lines or no
+            good one, or `output` is one of the files of the pairs.
 
     Example:
         >>> pairs = clean_pairs(open_pairs("train.tsv"))
@@ -75,8 +77,12 @@ def write_pairs(
         for place, pair in enumerate(text.pairs(bad_lines))
         if place not in unlikely
     )
+    first = next(lines, None)
+    if first is None:
+        raise ValueError(f"There are no good pairs: left out {bad_lines}")
     return {
-        "pairs": write_lines(output, lines),
+        "pairs": write_lines(output, itertools.chain([first], lines)),
         "unlikely": len(unlikely),
         "bad_lines": bad_lines.count,
+        "first_bad_lines": bad_lines.examples,
     }

@@ -138,7 +138,9 @@ def translate(options):
             results.append(_object(found, text, options.n_best))
         else:
             line = _line(found, options)
-            print_result(line if "\n" in text else one_line(line))
+            # A terminal shows escapes, but the text's own line breaks are lines.
+            for part in line.split("\n") if "\n" in text else [one_line(line)]:
+                print_result(part)
         best = found[0]
         if best.truncated:
             cut += 1
@@ -258,7 +260,8 @@ def clean(options):
         show_progress=not options.quiet,
     )
     if found["bad_lines"]:
-        print_warning(f"left out {plural(found['bad_lines'], 'bad line')}")
+        places = "; ".join(found["first_bad_lines"])
+        print_warning(f"left out {plural(found['bad_lines'], 'bad line')}: {places}")
     if options.model:
         print_result(f"left out the {plural(found['unlikely'], 'least likely pair')}")
     print_result(f"{options.output}: {plural(found['pairs'], 'pair')}")

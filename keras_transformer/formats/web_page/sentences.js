@@ -27,7 +27,8 @@ export class SentenceSplitter {
     let marked = text + END;
     for (const rule of this.#rules.sentences) marked = replaced(marked, rule);
     const cut = (sentence) => {
-      if (sentence.length < 2 || !isTooLong(sentence)) return [sentence];
+      // Not `length`: a character such as an emoji has two units.
+      if (Array.from(sentence).length < 2 || !isTooLong(sentence)) return [sentence];
       const [first, between, second] = this.halves(sentence);
       return [...cut(first), between, ...cut(second)];
     };

@@ -359,11 +359,13 @@ def test_clean_writes_the_pairs_that_are_left(tmp_path, capsys, monkeypatch):
     written = gzip.decompress(output.read_bytes()).decode()
     assert written == "".join(f"{a}\t{b}\n" for a, b in expected)
     rules = {"duplicates": 1, "empty": 1, "entities": 1}
+    [bad] = result.pop("first_bad_lines")
+    assert bad.startswith(f"{path}:44: 2 tabs, expected")
     assert result == {
         "output": str(output), "lines": 44, "rules": rules,
         "pairs": 41, "unlikely": 0, "bad_lines": 1,
     }  # fmt: skip
-    assert said == "keras-transformer: warning: left out 1 bad line\n"
+    assert said == f"keras-transformer: warning: left out 1 bad line: {bad}\n"
     # Of a model's scores, the lowest per token.
     translator = tiny_run.translator()
     kept = [*tiny_run.TRAIN, tiny_run.TRAIN[3], expected[-1]]
@@ -378,6 +380,15 @@ def test_clean_writes_the_pairs_that_are_left(tmp_path, capsys, monkeypatch):
     assert said[-2:] == ["left out the 10 least likely pairs", f"{output}: 32 pairs"]
     left = [pair for i, pair in enumerate(kept) if i not in worst]
     assert output.read_text() == "".join(f"{a}\t{b}\n" for a, b in left)
+
+
+def test_clean_writes_no_empty_file(tmp_path, capsys):
+    path, output = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    path.write_bytes(b"\xff\ta\n")
+    assert run("clean", path, "--output", output) == 1
+    words = f"There are no good pairs: left out bad lines: 1 ({path}:1: source is not"
+    assert f"error: {words}" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["a.tsv"]
 
 
 @pytest.mark.parametrize(("is_terminal", "first"), [(True, 1), (False, 32)])
@@ -407,6 +418,10 @@ def test_a_line_of_input_gives_a_line_of_output(
     translating(lambda texts: texts)
     assert run("translate", "any", "a letter\n\nof lines") == 0
     assert capsys.readouterr().out == "a letter\n\nof lines\n"
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdout.isatty", lambda: True)
+        assert run("translate", "any", "a letter\n\nof\x1b lines") == 0
+    assert capsys.readouterr().out == "a letter\n\nof\\x1b lines\n"
     # Bad bytes are named by their line.
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a dog\n\xff\n")))
     assert run("translate", "any") == 1
