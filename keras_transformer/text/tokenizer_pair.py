@@ -119,8 +119,10 @@ class TokenizerPair:
                 (directory / f"{name}{end}").unlink(missing_ok=True)
         write_json(directory / "tokenizer.json", self.config.to_dict())
         path = directory / _ABBREVIATIONS
-        lines = (f"{word}\n" for word in self.abbreviations)
-        path.write_text("".join(lines), encoding="utf-8")
+        if self.abbreviations:
+            path.write_text("\n".join(self.abbreviations) + "\n", encoding="utf-8")
+        else:
+            path.unlink(missing_ok=True)
 
     def save_files(self, directory: Path) -> dict[str, str]:
         """Writes the tokenizers; returns the name of the file of each side."""
