@@ -96,7 +96,8 @@ def sentence_rules(abbreviations: Iterable[str] = ()) -> dict[str, Any]:
     kept = f"\\1\\2{KEPT}"
     cut = f"\\1{CUT}\\2{CUT}\\3"
     before = f"{_ANY_SPACE}+{_MARKER}*|{_MARKER}+"
-    line_break = f"{_SPACE}*[{BREAKS}]{_ANY_SPACE}*{_MARKER}*"
+    # A tab stands between the cells of a table.
+    line_break = f"{_SPACE}*[\t{BREAKS}]{_ANY_SPACE}*{_MARKER}*"
     initial = f"{_NO_WORD}({_INITIAL}\\.)"
     wide_closed = f"[{_WIDE_STOPS}]+[{_WIDE_CLOSING}]+"
     return {

@@ -24,8 +24,8 @@ _FEWEST = 50
 class Validation:
     """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
 
-    BLEU is that of `evaluate`, of greedy translations of the first pairs, which are
-    faster than a beam.
+    BLEU is that of `evaluate`, of greedy translations of some pairs, which are faster
+    than a beam.
     """
 
     def __init__(self, run: Any):
@@ -34,7 +34,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor == "bleu":
-            self._pairs = _first_pairs(run)
+            self._pairs = _some_pairs(run)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -76,7 +76,7 @@ def doubting(run: Any) -> Translator:
     if run.validation is None or run.validation.num_pairs < _FEWEST:
         return translator
     say(run.console, "learning from validation sentences which scores are low")
-    sources = [source for source, _ in _first_pairs(run)]
+    sources = [source for source, _ in _some_pairs(run)]
     found = translator.translate(sources)
     scores = [sentence.score for one in found for sentence in one.sentences]
     scores = [score for score in scores if math.isfinite(score)]
@@ -102,8 +102,9 @@ def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
     return {"test": scores}
 
 
-def _first_pairs(run):
-    """Returns the first pairs of the validation text."""
+def _some_pairs(run):
+    """Returns pairs from the whole validation text, which may be sorted by length."""
     pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_share))
-    # Reads all: the end raises an error if the file has changed.
-    return [pair[1:] for pair in pairs][: run.config.training.bleu_sentences]
+    pairs = [pair[1:] for pair in pairs]
+    count = min(run.config.training.bleu_sentences, len(pairs))
+    return [pairs[number * len(pairs) // count] for number in range(count)]

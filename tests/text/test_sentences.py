@@ -46,6 +46,7 @@ CUTS = {
     ),
     "  Two.  Spaces. ": "|  |Two.|  |Spaces.| ",
     " \n ": "| \n ||",
+    "one\ttwo \t- three\n-\tfour": "one|\t|two| \t- |three|\n-\t|four|",
     "Hello,\r\n\r\n> quoted. Yes.\n- item\n2. Two\n-- \nMe": (
         "Hello,|\r\n\r\n> |quoted.| |Yes.|\n- |item|\n2. |Two|\n|--| \n|Me|"
     ),

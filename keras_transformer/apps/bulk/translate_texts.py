@@ -34,6 +34,9 @@ from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, rea
 
 WINDOW = 1024
 _BLOCK = 1 << 20  # bytes of a file that are read at a time
+# Doubtful lines that a summary has, and that it shows.
+_NAMED = 100
+_SHOWN = 10
 _Found = TypeVar("_Found")
 # Files that determine the translations of a SavedModel, a training run and a LiteRT
 # export, whose translator.json has the digests of its other files.
@@ -59,6 +62,8 @@ class BulkSummary:
     first_truncated: int | None = None  #: the first of them, counted from 1
     #: how many lines have each of `Translation.doubts`
     doubts: dict[str, int] = field(default_factory=dict)
+    #: the first hundred lines that have one, counted from 1
+    doubtful: list[int] = field(default_factory=list)
     #: Lines a second after the first window, which also loads and compiles.
     rate: float | None = None
 
@@ -75,7 +80,9 @@ class BulkSummary:
                 f"number {self.first_truncated:,}"
             )
         if self.doubts:
-            text += f"; {in_doubt(self.doubts)}"
+            lines = ", ".join(map(str, self.doubtful[:_SHOWN]))
+            more = ", ..." if len(self.doubtful) > _SHOWN else ""
+            text += f"; {in_doubt(self.doubts)}: lines {lines}{more}"
         return text
 
 
@@ -184,6 +191,7 @@ def translate_texts(
         truncated=done.truncated,
         first_truncated=done.first_truncated,
         doubts=done.doubts,
+        doubtful=done.doubtful,
         rate=rate,
     )
 
@@ -301,6 +309,7 @@ class _Done(NamedTuple):
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
     doubts: dict[str, int] = {}  # how many lines have each
+    doubtful: list[int] = []  # the first lines that have one, counted from 1
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
@@ -414,8 +423,11 @@ class _PartialOutput(contextlib.AbstractContextManager):
             if getattr(found, "truncated", False)
         ]
         doubts = Counter(self.done.doubts)
-        for found in translations:
-            doubts.update(getattr(found, "doubts", ()))
+        doubtful = [*self.done.doubtful]
+        for number, found in enumerate(translations, start=self.done.lines + 1):
+            if names := getattr(found, "doubts", ()):
+                doubts.update(names)
+                doubtful.append(number)
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
@@ -433,6 +445,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
             doubts=dict(doubts),
+            doubtful=doubtful[:_NAMED],
         )
         write_json(self._sidecar, self.done._asdict())
 

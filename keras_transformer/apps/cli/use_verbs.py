@@ -114,7 +114,7 @@ def translate(options):
         _check_for_ray(options)
         translator = bulk.RayTranslator(options.model, options.ray_workers)
     texts = options.texts
-    name = "sentence " if texts else f"{options.input or 'standard input'}:"
+    name = "text " if texts else f"{options.input or 'standard input'}:"
     if options.output is not None and not texts:
         return _translate_file(translator, source, options, name)
     window = bulk.WINDOW

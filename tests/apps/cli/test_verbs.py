@@ -266,10 +266,10 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
     result, told = objects(capsys, "translate", "any", *texts)
     found = [(each["score"], each["truncated"]) for each in result["translations"]]
     assert found == [(-0.5, False), (-0.5, True), (-0.5, False), (-0.5, True)]
-    assert told == warnings_of("sentence 2", "sentence 4")
+    assert told == warnings_of("text 2", "text 4")
     words = "translate", "any", "--output", output, "--quiet"
     result, told = objects(capsys, *words, *texts)
-    assert (result["truncated"], told) == (2, warnings_of("sentence 2", "sentence 4"))
+    assert (result["truncated"], told) == (2, warnings_of("text 2", "text 4"))
     result, told = objects(capsys, *words, "--input", source)
     assert (result["truncated"], result["first_truncated"]) == (2, 2)
     (line,) = told.splitlines()
@@ -297,11 +297,11 @@ def test_terms_come_from_a_file_and_what_was_lost_is_told(
     )
     assert result["doubts"] == {"lost": 1}
     assert result["translations"][0]["lost"] == ["router"]
-    assert told.endswith("translation of sentence 1 is doubtful: lost, router\n")
+    assert told.endswith("translation of text 1 is doubtful: lost, router\n")
     words += "--input", source, "--output", tmp_path / "out.txt"
     result, told = objects(capsys, *words)
     assert result["doubts"] == {"lost": 2}
-    assert "; doubtful: lost 2" in told
+    assert "; doubtful: lost 2: lines 1, 2\n" in told
 
 
 def test_doubts_are_told_by_their_number_and_counted(
@@ -317,12 +317,12 @@ def test_doubts_are_told_by_their_number_and_counted(
     ]  # fmt: skip
     counts = {"loop": 1, "score": 2}
     assert result["doubts"] == counts and result["truncated"] == 0
-    said = "keras-transformer: warning: the translation of sentence "
+    said = "keras-transformer: warning: the translation of text "
     assert told == f"{said}2 is doubtful: loop, score\n{said}3 is doubtful: score\n"
     words = "translate", "any", "--input", source, "--output", output
     result, told = objects(capsys, *words)
-    assert result["doubts"] == counts
-    assert "; doubtful: loop 1, score 2" in told
+    assert result["doubts"] == counts and result["doubtful"] == [2, 3]
+    assert "; doubtful: loop 1, score 2: lines 2, 3\n" in told
     found = Translation("la", -1.0, False, (), ("loop", "lost"), ("a.org/b",))
     loop = SimpleNamespace(nbest=lambda *_: [[found]])
     with monkeypatch.context() as patched:
@@ -360,7 +360,7 @@ def test_clean_writes_the_pairs_that_are_left(tmp_path, capsys, monkeypatch):
     assert written == "".join(f"{a}\t{b}\n" for a, b in expected)
     rules = {"duplicates": 1, "empty": 1, "entities": 1}
     [bad] = result.pop("first_bad_lines")
-    assert bad.startswith(f"{path}:44: 2 tabs, expected")
+    assert bad.startswith(f"{path}:44: not source, one tab, target")
     assert result == {
         "output": str(output), "lines": 44, "rules": rules,
         "pairs": 41, "unlikely": 0, "bad_lines": 1,
