@@ -252,7 +252,7 @@ def test_training_pairs_are_cleaned_and_an_interrupted_run_stays_exact(tmp_path)
     screen = io.StringIO()
     found = tiny_run.run_toy(tmp_path / "a", text=dirty, screen=screen)
     said = screen.getvalue()
-    assert said.startswith("cleaning left out 3 of 43 lines:\n        1 empty: ")
+    assert said.startswith("cleaning left out 3 of 43 lines:\n        1 duplicates: ")
     assert (
         "          row 1: the old man &lt;sleeps. -> der alte Mann schläft.\n" in said
     )
