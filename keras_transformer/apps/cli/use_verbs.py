@@ -152,7 +152,7 @@ def translate(options):
     counts = {"truncated": cut, "doubts": dict(doubts)}
     if options.output is None:
         return {"translations": results} | counts
-    load_module("training.evaluation").write_lines(options.output, results)
+    load_module("text.lines").write_lines(options.output, results)
     return {"output": options.output, "sentences": len(results)} | counts
 
 

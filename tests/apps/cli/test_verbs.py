@@ -256,7 +256,7 @@ def test_what_was_cut_is_told_by_its_number(tmp_path, monkeypatch, capsys, trans
         )
 
     for words, name in (
-        (texts, "sentence "),
+        (texts, "text "),
         (["--input", source], f"{source}:"),
         ([], "standard input:"),
     ):
