@@ -114,10 +114,10 @@ CORE = set(
     ShardedFilename Sigmoid Sin Size Softmax Split SplitV SquaredDifference Squeeze
     StatefulPartitionedCall StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
     StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice
-    StringJoin StringLength StringLower StringSplitV2 StringToHashBucketFast Sub Substr
-    Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
-    TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose
-    UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin
+    StringJoin StringLength StringLower StringSplitV2 StringStrip StringToHashBucketFast
+    Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
+    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2
+    Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin
     UnsortedSegmentMin UnsortedSegmentSum VarHandleOp Where While ZerosLike
     """.split()
 )
