@@ -104,20 +104,21 @@ def test_where_tensorflow_sees_a_pattern_nothing_is_written_and_loading_says_why
 CORE = set(
     """
     Abs Add AddV2 All Any ArgMax ArgMin Assert AssignVariableOp BatchMatMulV2
-    BatchMatMulV3 BiasAdd Bitcast BitwiseOr BroadcastTo Cast ConcatV2 Const Cos Cumsum
-    DenseBincount DisableCopyOnRead Empty Equal Exp ExpandDims Fill FloorDiv GatherNd
-    GatherV2 Greater GreaterEqual Identity If InplaceUpdate IsFinite LeftShift Less
-    LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean
+    BatchMatMulV3 BiasAdd Bitcast BitwiseOr BroadcastTo Cast ConcatV2 Const Cos Cumprod
+    Cumsum DenseBincount DisableCopyOnRead Empty Equal Exp ExpandDims Fill FloorDiv
+    GatherNd GatherV2 Greater GreaterEqual Identity If InplaceUpdate IsFinite LeftShift
+    Less LessEqual Log LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean
     MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual Pack Pad PadV2 Placeholder Pow
-    Prod RaggedGather RaggedRange RaggedTensorToTensor Range Rank ReadVariableOp RealDiv
-    Relu Reshape RestoreV2 ReverseV2 Roll Rsqrt SaveV2 Select SelectV2 Shape
-    ShardedFilename Sigmoid Sin Size Softmax Split SplitV SquaredDifference Squeeze
-    StatefulPartitionedCall StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
-    StatelessWhile StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice
-    StringJoin StringLength StringLower StringSplitV2 StringStrip StringToHashBucketFast
-    Sub Substr Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve
-    TensorListSetItem TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2
-    Transpose UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin
+    Prod RaggedGather RaggedRange RaggedTensorFromVariant RaggedTensorToTensor
+    RaggedTensorToVariant Range Rank ReadVariableOp RealDiv ReduceJoin Relu Reshape
+    RestoreV2 ReverseV2 Roll Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Sigmoid
+    Sin Size Softmax Split SplitV SquaredDifference Squeeze StatefulPartitionedCall
+    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2 StatelessWhile
+    StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringJoin
+    StringLength StringLower StringSplitV2 StringStrip StringToHashBucketFast Sub Substr
+    Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
+    TensorListStack TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose
+    UnicodeDecode UnicodeEncode UnicodeTranscode Unpack UnsortedSegmentJoin
     UnsortedSegmentMin UnsortedSegmentSum VarHandleOp Where While ZerosLike
     """.split()
 )
