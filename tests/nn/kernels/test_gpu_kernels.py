@@ -20,22 +20,24 @@ from keras_transformer.search import Generator
 GPU = ("GPU", "DEFAULT")
 XLA = ("XLA_GPU_JIT",)
 
-# What belongs on the host: strings, ragged rows of their pieces, the choice among a few
-# hypotheses, files.
+# What belongs on the host: strings, ragged rows of their pieces, batches of sentences,
+# the choice among a few hypotheses, files.
 HOST = set(
     """
-    Add(string) ArgMax(int32) ArgMax(int8) ArgMin(int32) BroadcastTo(string)
-    ConcatV2(string) Const(string) DenseBincount(int64) Equal(string) ExpandDims(string)
-    Fill(string) GatherNd(bool) GatherNd(string) GatherV2(string) MergeV2Checkpoints
-    Pack(string) RaggedGather(int32) RaggedGather(string) RaggedRange(int64)
-    RaggedTensorToTensor(float32) RaggedTensorToTensor(int32)
-    RaggedTensorToTensor(int64) RaggedTensorToTensor(string) Reshape(string) RestoreV2
-    SaveV2 Select(string) SelectV2(string) SentencepieceDetokenizeOp SentencepieceOp
+    Add(string) ArgMax(int32) ArgMin(int32) ConcatV2(string) Const(string)
+    DenseBincount(int64) Equal(string) Fill(string) GatherNd(string) GatherV2(string)
+    MergeV2Checkpoints NotEqual(string) Pack(string) PadV2(int64) RaggedGather(int32)
+    RaggedGather(string) RaggedRange(int64) RaggedTensorToTensor(float32)
+    RaggedTensorToTensor(int32) RaggedTensorToTensor(int64) RaggedTensorToTensor(string)
+    RaggedTensorToVariant(bool) RaggedTensorToVariant(float32)
+    RaggedTensorToVariant(string) ReduceJoin Reshape(string) RestoreV2 SaveV2
+    Select(string) SelectV2(string) SentencepieceDetokenizeOp SentencepieceOp
     SentencepieceTokenizeOp ShardedFilename Size(string) StaticRegexFullMatch
     StaticRegexReplace StridedSlice(string) StringJoin StringLength StringLower
-    StringSplitV2 StringToHashBucketFast Substr(int32) TensorScatterUpdate(string)
-    Tile(string) UnicodeDecode UnicodeEncode UnicodeTranscode UnsortedSegmentJoin
-    UnsortedSegmentMin(int64) UnsortedSegmentSum(int64)
+    StringSplitV2 StringStrip StringToHashBucketFast Substr(int32)
+    TensorListFromTensor(variant) TensorListGetItem(variant) TensorListSetItem(variant)
+    TensorListStack(variant) TensorScatterUpdate(string) UnicodeDecode UnicodeEncode
+    UnicodeTranscode Unpack(string) UnsortedSegmentJoin
     """.split()
 )
 IDS = tf.TensorSpec([None, None], tf.int32)
@@ -74,7 +76,7 @@ def without_kernel(graph, devices=GPU):
 
 
 def named(node):
-    for attribute in ("T", "dtype", "Tparams", "Tvalues", "out_type"):
+    for attribute in ("T", "dtype", "Tparams", "Tvalues", "out_type", "element_dtype"):
         if node.attr[attribute].type:
             return f"{node.op}({tf.dtypes.as_dtype(node.attr[attribute].type).name})"
     return node.op
