@@ -41,7 +41,7 @@ def text(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "train.tsv"
     for number in range(NUM_PAIRS):
         sides = (rng.choice(WORDS, rng.integers(1, 18)) for _ in range(2))
-        lines.append("\t".join(f"{number} {' '.join(side)}" for side in sides) + "\n")
+        lines.append("\t".join(f"{number}th {' '.join(side)}" for side in sides) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
     return open_pairs(path)
 
@@ -80,7 +80,7 @@ def numbers(batches, tokenizers):
     for (source, _), target in batches:
         sides = texts(tokenizers.source, source), texts(tokenizers.target, target)
         for sentences in zip(*sides, strict=True):
-            (number,) = {int(sentence.split()[0]) for sentence in sentences}
+            (number,) = {int(sentence.split()[0][:-2]) for sentence in sentences}
             found.append(number)
     return found
 
