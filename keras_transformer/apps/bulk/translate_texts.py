@@ -82,7 +82,7 @@ class BulkSummary:
         if self.doubts:
             lines = ", ".join(map(str, self.doubtful[:_SHOWN]))
             more = ", ..." if len(self.doubtful) > _SHOWN else ""
-            text += f"; {in_doubt(self.doubts)}: lines {lines}{more}"
+            text += f"; {in_doubt(self.doubts)} (lines {lines}{more})"
         return text
 
 
