@@ -10,8 +10,10 @@ _JAX = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
 CONTENDERS = {
     "ours-float32": Contender("peers.ours", "float32"),
     "ours-bfloat16": Contender("peers.ours", "bfloat16"),
-    "ours-litert-float32": Contender("peers.litert", "litert-none"),
-    "ours-litert-int8": Contender("peers.litert", "litert-int8"),
+    "ours-litert-float32": Contender("peers.lite", "litert-none"),
+    "ours-litert-int8": Contender("peers.lite", "litert-int8"),
+    "ours-onnx-float32": Contender("peers.lite", "onnx-none"),
+    "ours-onnx-int8": Contender("peers.lite", "onnx-int8"),
     "ctranslate2-float32": Contender("peers.ctranslate2_peer", "float32"),
     "ctranslate2-int8": Contender("peers.ctranslate2_peer", "int8"),
     "marian-float32": Contender("peers.marian_peer", "float32"),

@@ -1,4 +1,4 @@
-"""Writes the models of random weights that `peers/ours.py` and `litert.py` load.
+"""Writes the models of random weights that `peers/ours.py` and `lite.py` load.
 
 Every piece of the vocabulary is a word, so that a sentence of 29 words has exactly 30
 tokens with its end, and the words of a translation tell how many tokens were decoded.
@@ -61,7 +61,7 @@ def export(size_name: str, variant: str, folder: Path):
 
     Args:
         size_name: A key of `SIZES`, which is a preset of the package too.
-        variant: "float32", "bfloat16", or "litert-" and a way to quantise.
+        variant: "float32", "bfloat16", or "litert-" or "onnx-" and a way to quantise.
         folder: Directory to write to.
 
     Raises:
@@ -86,8 +86,8 @@ def export(size_name: str, variant: str, folder: Path):
             max_source_length=SOURCE_LENGTH,
         )
         translator, path = Translator(model, pair, decoding), folder / f"beam{beam}/1"
-        if dtype == "litert":
-            translator.export(path, "litert", quantize=way)
+        if way:
+            translator.export(path, dtype, quantize=way)
         else:
             translator.export(path, dtype=dtype)
 
@@ -113,7 +113,7 @@ def main():
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("variant", help="float32, bfloat16, litert-int8")
+    parser.add_argument("variant", help="float32, bfloat16, litert-int8, onnx-int8")
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     export(arguments.size, arguments.variant, arguments.folder)

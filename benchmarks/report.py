@@ -57,6 +57,8 @@ PAIRS = (
     ("ours-bfloat16", "ctranslate2-int8"),
     ("ours-litert-float32", "ctranslate2-float32"),
     ("ours-litert-int8", "ctranslate2-int8"),
+    ("ours-onnx-float32", "ctranslate2-float32"),
+    ("ours-onnx-int8", "ctranslate2-int8"),
     ("ours-float32", "marian-float32"),
     ("ours-bfloat16", "marian-bfloat16"),
     ("ours-float32", "kerashub-best"),
@@ -71,6 +73,8 @@ _SPEEDS = {
     "ours bf16": "ours-bfloat16",
     "ours LiteRT fp32": "ours-litert-float32",
     "ours LiteRT int8": "ours-litert-int8",
+    "ours ONNX fp32": "ours-onnx-float32",
+    "ours ONNX int8": "ours-onnx-int8",
 }
 
 

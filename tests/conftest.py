@@ -131,6 +131,16 @@ def lite_export(tmp_path_factory):
     return made_once(tmp_path_factory, "litert", make) / "tiny"
 
 
+@pytest.fixture(scope="session")
+def onnx_export(tmp_path_factory):
+    """The ONNX export of `tiny_run.translator()`."""
+
+    def make(folder):
+        tiny_run.translator().export(folder / "tiny", "onnx", languages=("en", "de"))
+
+    return made_once(tmp_path_factory, "onnx", make) / "tiny"
+
+
 @pytest.fixture
 def scripts(monkeypatch):
     """Returns a function of a folder of scripts, no package, that imports from it."""

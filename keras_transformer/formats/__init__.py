@@ -1,6 +1,6 @@
 """What is written for other programs, and read from them.
 
-`exporters` lists the writers, such as `saved_model`, `litert` and `web`, and
+`exporters` lists the writers, such as `saved_model`, `litert` and `onnx`, and
 `importers` the readers, `marian` and `hugging_face`. Read `saved_model.py` first. Each
 name is loaded when it is asked for: `lite_translator` needs neither Keras nor
 TensorFlow.

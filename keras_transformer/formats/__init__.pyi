@@ -11,6 +11,7 @@ from .litert import (
     export_litert as export_litert,
 )
 from .marian import import_marian as import_marian
+from .onnx import export_onnx as export_onnx
 from .safetensors import export_safetensors as export_safetensors
 from .saved_model import (
     ExportedTranslator as ExportedTranslator,

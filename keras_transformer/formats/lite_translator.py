@@ -1,7 +1,7 @@
-"""Translates with a LiteRT directory that `keras-transformer export` wrote.
+"""Translates with a LiteRT or ONNX directory that `keras-transformer export` wrote.
 
-This file only needs NumPy, `ai-edge-litert` and `sentencepiece`. An export has a copy
-of it that runs without keras_transformer:
+This file only needs NumPy, `sentencepiece`, and `ai-edge-litert` or `onnxruntime`. An
+export has a copy of it that runs without keras_transformer:
 
     pip install ai-edge-litert sentencepiece
     python translate.py "A sentence."
@@ -39,19 +39,25 @@ else:  # Beside copies of these files.
     from translation import Sentence, TextTranslator, Translation, check_integer
 
 DESCRIPTION = "translator.json"
-FORMAT = "keras_transformer.litert.1"
+FORMATS = {
+    "litert": "keras_transformer.litert.1",
+    "onnx": "keras_transformer.onnx.1",
+}
+_PACKAGES = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}
 
 
 class LiteTranslator(TextTranslator):
-    """Translates sentences with a LiteRT file.
+    """Translates without Keras and TensorFlow, with LiteRT or ONNX Runtime.
 
     Args:
-        directory: Directory that `Translator.export` wrote with the format "litert".
+        directory: Directory that `Translator.export` wrote with the format "litert" or
+            "onnx".
         threads: Number of threads; default one for each core that the process may use.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If `ai-edge-litert` or `sentencepiece` is not installed.
+        ImportError: If `ai-edge-litert`, `onnxruntime` or `sentencepiece` is needed and
+            not installed.
         ValueError: If a file is damaged, of another version, or `threads` is below 1.
 
     Example:
@@ -67,19 +73,24 @@ class LiteTranslator(TextTranslator):
             raise ValueError(
                 f"`threads` must be at least 1. Received: threads={threads}"
             )
-        try:
-            from ai_edge_litert.interpreter import Interpreter
-            from sentencepiece import SentencePieceProcessor
-        except ImportError as error:
-            raise ImportError(
-                "ai-edge-litert or sentencepiece is not installed: pip install "
-                "ai-edge-litert sentencepiece"
-            ) from error
         self.path = Path(directory)
-        self.description = _read_description(self.path)
+        kind, self.description = _read_description(self.path)
+        try:
+            from sentencepiece import SentencePieceProcessor
+
+            self._signatures = _RUNTIMES[kind](self.path, threads)
+        except ImportError as error:
+            package = _PACKAGES[kind]
+            raise ImportError(
+                f"{package} or sentencepiece is not installed: pip install {package} "
+                "sentencepiece"
+            ) from error
         files = self.description["tokenizers"]
         self.most = self.description["n_best"]
-        if self.description["quantize"] == "int8":
+        if fixed := self.description["lengths"]:
+            self._signatures = _of_fixed_lengths(self._signatures, fixed)
+            self.batch_size = 1
+        elif self.description["quantize"] == "int8":
             # Weights cost less than caches, which the loop copies at every token.
             self.batch_size = 8
         self._splitter = SentenceSplitter(self.description["sentence_rules"])
@@ -89,18 +100,16 @@ class LiteTranslator(TextTranslator):
             SentencePieceProcessor(str(self.path / files[side]))
             for side in ("source", "target")
         )
-        model = Interpreter(str(self.path / "model.tflite"), num_threads=threads)
-        # The runtime prints the name of its delegate here, not between translations.
-        model.allocate_tensors()
-        self._signatures = {
-            name: model.get_signature_runner(name)
-            for name in model.get_signature_list()
-        }
 
     def run(
         self, name: str, *columns: Any, n_best: int = 1, per_head: bool = False
     ) -> dict[str, Any]:
         """As `TextTranslator.run`."""
+        if self.description["lengths"] and name not in ("nbest", "serving_default"):
+            raise ValueError(
+                "An export of fixed lengths only translates. Received: a call of "
+                f"`{name}`"
+            )
         texts, *more = columns
         hidden = list(map(self._spans.hidden, texts))
         spans = [self._spans.sources(one.spans) for one in hidden]
@@ -264,20 +273,76 @@ def _ids_of(processor, text):
     ]
 
 
+def _litert(directory, threads):
+    """Returns a function of each signature of model.tflite by its name."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    model = Interpreter(str(directory / "model.tflite"), num_threads=threads)
+    # The runtime prints the name of its delegate here, not between translations.
+    model.allocate_tensors()
+    names = model.get_signature_list()
+    return {name: model.get_signature_runner(name) for name in names}
+
+
+class _OnnxFiles(dict):
+    """Functions of ONNX files by their names, each loaded when it is asked for."""
+
+    def __init__(self, directory, threads):
+        import onnxruntime
+
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads = threads
+        self._load = onnxruntime.InferenceSession
+        self._directory = directory
+
+    def __missing__(self, name):
+        path = self._directory / f"{name}.onnx"
+        session = self._load(path, self._options, providers=["CPUExecutionProvider"])
+        outputs = [output.name for output in session.get_outputs()]
+
+        def run(**inputs):
+            return dict(zip(outputs, session.run(outputs, inputs), strict=True))
+
+        self[name] = run
+        return run
+
+
+_RUNTIMES = {"litert": _litert, "onnx": _OnnxFiles}
+
+
+def _of_fixed_lengths(runners, fixed):
+    """Returns `translate` and `nbest` of one sentence, by signatures `translate_L`."""
+
+    def nbest(source, lengths):
+        width = source.shape[1]
+        length = next(length for length in fixed if length >= width)
+        source = np.pad(source, ((0, 0), (0, length - width)))
+        return runners[f"translate_{length}"](source=source, lengths=lengths)
+
+    def translate(source, lengths):
+        found = nbest(source, lengths)
+        return {name: several[:, :1] for name, several in found.items()}
+
+    return {"translate": translate, "nbest": nbest}
+
+
 def _read_description(directory):
-    """Reads translator.json and checks the digests of its files."""
+    """Reads translator.json and checks the digests of its files; returns its format."""
     path = directory / DESCRIPTION
     if not path.is_file():
-        raise FileNotFoundError(f"{directory} holds no LiteRT export: no {DESCRIPTION}")
+        raise FileNotFoundError(
+            f"{directory} holds no LiteRT or ONNX export: no {DESCRIPTION}"
+        )
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         found = description["format"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged. Export it again.") from error
-    if found != FORMAT:
+    kinds = {format: kind for kind, format in FORMATS.items()}
+    if found not in kinds:
         raise ValueError(
-            f"{path} must have the format {FORMAT}. Export it again with this version. "
-            f"Received: {found}"
+            f"{path} must have the format {' or '.join(kinds)}. Export it again with "
+            f"this version. Received: {found}"
         )
     for name, digest in description["files"].items():
         file = directory / name
@@ -289,7 +354,7 @@ def _read_description(directory):
                     f"{file} is not the file that was exported. Copy or export it "
                     "again."
                 )
-    return description
+    return kinds[found], description
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -298,7 +363,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns the exit status: 0, or 1 after an error, which is one line.
     """
     parser = argparse.ArgumentParser(
-        description="Translates sentences with LiteRT.", allow_abbrev=False
+        description="Translates texts with LiteRT or ONNX Runtime.", allow_abbrev=False
     )
     parser.add_argument("texts", nargs="*", help="sentences (default: standard input)")
     parser.add_argument("--threads", type=int, help="threads (default: one a core)")

@@ -6,6 +6,7 @@ same files.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_choice
 from keras_transformer.files import (
     check_absent,
@@ -28,7 +30,8 @@ from keras_transformer.formats.model_card import check_languages
 from keras_transformer.formats.saved_model import check_backend
 from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.models.own_model import OwnModel
-from keras_transformer.nn.kernels.execution import tracing_for_litert
+from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.nn.kernels.execution import tracing_for_converters
 from keras_transformer.nn.kernels.keras_private import (
     converter_error,
     integer_products_in_floats,
@@ -37,11 +40,14 @@ from keras_transformer.nn.kernels.keras_private import (
 from keras_transformer.search import translation
 from keras_transformer.search.compiled import as_graph
 from keras_transformer.search.generator import Generator
+from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.text import doubts, sentences, spans
 from keras_transformer.text.sentences import sentence_rules
 from keras_transformer.text.spans import span_rules
 
 QUANTIZATIONS = ("none", "float16", "int8")
+# Source lengths double from here, so that padding at most doubles a source (tokens).
+_SHORTEST = 16
 # The converter names an operation that LiteRT lacks in one of two ways.
 _LACKS = r"error: loc\(callsite\(fused\[\"(\w+):|'tf\.(\w+)' op"
 
@@ -51,6 +57,7 @@ def export_litert(
     path: str | Path,
     quantize: str = "none",
     languages: Sequence[str] | None = None,
+    fixed_lengths: bool = False,
 ) -> Path:
     """Writes a directory for `keras_transformer.formats.LiteTranslator`.
 
@@ -82,6 +89,9 @@ def export_litert(
         quantize: "none"; "float16", weights of half the size; or "int8", weights of a
             quarter, with a scale for each row, and faster products of integers.
         languages: Codes of source and target language, for clients.
+        fixed_lengths: Whether the file has, in place of those signatures, the ones of
+            `fixed_signatures`, for runtimes that fix every shape, such as LiteRT's
+            `CompiledModel` on telephones.
 
     Returns:
         `path`.
@@ -91,11 +101,56 @@ def export_litert(
         RuntimeError: If the Keras backend is not TensorFlow.
         ValueError: If an argument is out of range, or LiteRT lacks an operation.
     """
+
+    def write(directory, model, signatures):
+        content = convert(model, signatures, quantize)
+        (directory / "model.tflite").write_bytes(content)
+
+    arguments = path, quantize, languages, fixed_lengths
+    return write_directory("litert", write, translator, *arguments)
+
+
+def write_directory(
+    format: str,
+    write: Callable,
+    translator: Any,
+    path: str | Path,
+    quantize: str,
+    languages: Sequence[str] | None,
+    fixed_lengths: bool = False,
+) -> Path:
+    """Writes a directory for `LiteTranslator`, with what `write` writes into it."""
     path = Path(path)
     check_arguments(translator, path, quantize, languages)
-    config = translator.config
+    if fixed_lengths:
+        check_fixed(translator)
     model = translator.model.with_dtype("float32")
-    generator = Generator(model, config, shortlist=translator.shortlist)
+    config = translator.config
+    signatures = (
+        fixed_signatures(model, config)
+        if fixed_lengths
+        else free_signatures(model, config, translator.shortlist)
+    )
+    with creating_directory(path) as temporary:
+        write(temporary, model, signatures)
+        shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
+        for module in (translation, sentences, spans, doubts):
+            shutil.copy(module.__file__, temporary)
+        description = {
+            "format": lite_translator.FORMATS[format],
+            **describe(translator, temporary, quantize, languages),
+            "lengths": source_lengths(config) if fixed_lengths else None,
+            "files": digests(temporary),
+        }
+        write_json(temporary / lite_translator.DESCRIPTION, description)
+    return path
+
+
+def free_signatures(
+    model: Seq2Seq, config: DecodingConfig, shortlist: Shortlist | None
+) -> dict:
+    """Returns the `tf.function` of each signature in the table of `export_litert`."""
+    generator = Generator(model, config, shortlist=shortlist)
     best = found_by(generator.search)
     several = found_by(generator.search, n_best=config.num_best)
     matrix = tf.TensorSpec([None, None], tf.int32)
@@ -104,7 +159,7 @@ def export_litert(
     pair = {"source": matrix, "target": matrix}
     uniforms = tf.TensorSpec([None, config.longest_output], tf.float32)
     temperature = tf.TensorSpec([None], tf.float32)
-    signatures = {
+    return {
         "translate": as_graph(best, source),
         "nbest": as_graph(several, source),
         "complete": as_graph(
@@ -121,31 +176,56 @@ def export_litert(
             lambda *ids: {"attention": generator.attention(*ids)}, pair
         ),
     }
-    with creating_directory(path) as temporary:
-        (temporary / "model.tflite").write_bytes(convert(model, signatures, quantize))
-        shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
-        for module in (translation, sentences, spans, doubts):
-            shutil.copy(module.__file__, temporary)
-        description = {
-            "format": lite_translator.FORMAT,
-            **describe(translator, temporary, quantize, languages),
-            "files": digests(temporary),
-        }
-        write_json(temporary / lite_translator.DESCRIPTION, description)
-    return path
+
+
+def fixed_signatures(model: Seq2Seq, config: DecodingConfig) -> dict:
+    """Returns the `tf.function` of a signature for each of some source lengths L.
+
+    A client takes the shortest that a sentence fits in and pads. N translations, T
+    tokens:
+
+    | signature   | inputs                      | outputs                           |
+    |-------------|-----------------------------|-----------------------------------|
+    | translate_L | source [1, L], lengths [1]  | ids [1, N, T], scores [1, N]      |
+    """
+    generator = Generator(model, config, fixed_shapes=True)
+    search = found_by(generator.search, n_best=config.num_best)
+    return {
+        f"translate_{length}": as_graph(
+            search,
+            {
+                "source": tf.TensorSpec([1, length], tf.int32),
+                "lengths": tf.TensorSpec([1], tf.int32),
+            },
+        )
+        for length in source_lengths(config)
+    }
+
+
+def source_lengths(config: DecodingConfig) -> list[int]:
+    """Returns the sources' lengths of the signatures, such as [16, 32, 64, 100]."""
+    longest = config.max_source_length
+    doubled = (_SHORTEST * 2**i for i in itertools.count())
+    return [*itertools.takewhile(lambda length: length < longest, doubled), longest]
+
+
+def check_fixed(translator: Any):
+    """Raises `ValueError` unless a translator can have `fixed_signatures`."""
+    if translator.shortlist is not None:
+        raise ValueError("Fixed shapes allow no shortlist.")
 
 
 def check_arguments(
     translator: Any, path: Path, quantize: str, languages: Sequence[str] | None
 ):
-    """Checks the arguments of `export_litert` and `export_web`."""
-    check_backend("A LiteRT file")
+    """Checks the arguments of the exports for LiteRT, browsers and ONNX."""
+    check_backend("This export")
     check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)
-    translator.tokenizers.check_sentencepiece("An export for LiteRT")
+    translator.tokenizers.check_sentencepiece("This export")
     if isinstance(translator.model, OwnModel):
         raise ValueError(
-            "A LiteRT file needs a `Transformer`, which decodes step by step; a "
+            "This export needs a `Transformer`, which decodes step by step; a "
             f"SavedModel takes any model. Received: {translator.model.model.name!r}"
         )
     check_absent(path)
@@ -168,7 +248,7 @@ def convert(model: keras.Model, signatures: dict, quantize: str = "none") -> byt
     module = tf.Module(name="translator")
     # Weights that the module does not hold would be silently left out.
     module.weights = [weight.value for weight in model.variables]
-    with tracing_for_litert(), tempfile.TemporaryDirectory() as folder:
+    with tracing_for_converters(), tempfile.TemporaryDirectory() as folder:
         with integer_products_in_floats():
             tf.saved_model.save(module, folder, signatures=signatures)
         converter = tf.lite.TFLiteConverter.from_saved_model(
@@ -217,6 +297,6 @@ def describe(
 
 def digests(directory: Path) -> dict[str, str]:
     """Returns the SHA-256 of each large file in a directory, by relative path."""
-    kinds = (".tflite", ".model", ".wasm")
+    kinds = (".tflite", ".onnx", ".bin", ".model", ".wasm")
     paths = sorted(path for path in directory.rglob("*") if path.suffix in kinds)
     return {path.relative_to(directory).as_posix(): digest(path) for path in paths}

@@ -6,7 +6,6 @@ The page's own files lie in web_page/ beside this file. Needs TensorFlow.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 import shutil
@@ -14,20 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-from keras_transformer.config import DecodingConfig
 from keras_transformer.files import creating_directory, digest, read_json, write_json
 from keras_transformer.formats.litert import (
     check_arguments,
+    check_fixed,
     convert,
     describe,
     digests,
-    found_by,
+    fixed_signatures,
+    source_lengths,
 )
-from keras_transformer.models.transformer import Seq2Seq
-from keras_transformer.search.compiled import as_graph
-from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import example_sources
 
 PAGE = Path(__file__).with_name("web_page")
@@ -40,8 +35,6 @@ _RUNTIMES = [
     for kind in ("", "compat_")
     for end in ("js", "wasm")
 ]
-# Source lengths double from here, so that padding at most doubles a source (tokens).
-_SHORTEST = 16
 
 
 def export_web(
@@ -55,13 +48,8 @@ def export_web(
     """Writes a folder that any web server serves: it translates in the browser.
 
     Nothing that is typed leaves the browser, and after the first visit the page works
-    offline. LiteRT.js needs every shape to be fixed, so model.tflite has a signature
-    `translate_L` for each of some source lengths L, all with the same weights; the page
-    takes the shortest that a sentence fits in and pads. N translations, T tokens:
-
-    | signature   | inputs                      | outputs                           |
-    |-------------|-----------------------------|-----------------------------------|
-    | translate_L | source [1, L], lengths [1]  | ids [1, N, T], scores [1, N]      |
+    offline. LiteRT.js needs every shape to be fixed, so model.tflite has the signatures
+    of `keras_transformer.formats.litert.fixed_signatures`.
 
     Args:
         translator: A `Translator` with SentencePiece models; the page shows all of
@@ -86,8 +74,7 @@ def export_web(
     """
     path = Path(path)
     check_arguments(translator, path, quantize, languages)
-    if translator.shortlist is not None:
-        raise ValueError("A page has fixed shapes, which allow no shortlist.")
+    check_fixed(translator)
     if more := translator.tokenizers.source.additions:
         raise ValueError(
             "A page cuts text with a SentencePiece model alone, and this translator's "
@@ -103,39 +90,17 @@ def export_web(
         if litert_js is not None:
             version = _copy_litert(Path(litert_js), temporary / "litert")
             litert = {"module": "litert/core.js", "wasm": "litert/", "version": version}
-        content = convert(model, signatures_of(model, config), quantize)
+        content = convert(model, fixed_signatures(model, config), quantize)
         (temporary / "model.tflite").write_bytes(content)
         description = {
             "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
             **describe(translator, temporary, quantize, languages),
             "examples": [] if run is None else example_sources(run),
-            "lengths": source_lengths(config.max_source_length),
+            "lengths": source_lengths(config),
             "litert": litert,
         }
         _finish(temporary, description)
     return path
-
-
-def source_lengths(longest: int) -> list[int]:
-    """Returns the sources' lengths of the signatures, such as [16, 32, 64, 100]."""
-    doubled = (_SHORTEST * 2**i for i in itertools.count())
-    return [*itertools.takewhile(lambda length: length < longest, doubled), longest]
-
-
-def signatures_of(model: Seq2Seq, config: DecodingConfig) -> dict:
-    """Returns the `tf.function` of each signature in the table of `export_web`."""
-    generator = Generator(model, config, fixed_shapes=True)
-    search = found_by(generator.search, n_best=config.num_best)
-    return {
-        f"translate_{length}": as_graph(
-            search,
-            {
-                "source": tf.TensorSpec([1, length], tf.int32),
-                "lengths": tf.TensorSpec([1], tf.int32),
-            },
-        )
-        for length in source_lengths(config.max_source_length)
-    }
 
 
 def _copy_litert(modules, folder):

@@ -187,6 +187,9 @@ class Translator(TextTranslator):
         | saved_model | a version for TensorFlow Serving, its    | dtype="float32",    |
         |             | model card and configuration             | run, languages      |
         | litert      | a directory that `LiteTranslator` loads  | quantize="none",    |
+        |             |                                          | languages,          |
+        |             |                                          | fixed_lengths       |
+        | onnx        | the same, for ONNX Runtime               | quantize="none",    |
         |             |                                          | languages           |
         | web         | a page that translates in the browser    | quantize="int8",    |
         |             |                                          | languages,          |
@@ -195,9 +198,9 @@ class Translator(TextTranslator):
         |             | C++                                      |                     |
         | safetensors | weights that any program reads           |                     |
 
-        The functions `export_saved_model`, `export_litert`, `export_web`,
-        `export_ctranslate2` and `export_safetensors` of `keras_transformer.formats`
-        document the options.
+        The functions `export_saved_model`, `export_litert`, `export_onnx`,
+        `export_web`, `export_ctranslate2` and `export_safetensors` of
+        `keras_transformer.formats` document the options.
 
         Args:
             path: Directory to create; for a SavedModel a version, such as

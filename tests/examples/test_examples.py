@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_transformer as kt
 from tests import tiny_run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -63,6 +64,7 @@ RUNS = [
         (f"{kind}_attention", "", lambda x: x > 0.9)
         for kind in ("additive", "lsh", "performer", "relu")
     ),
+    ("plain_transformer", "", lambda x: x > 0.95),
     # Fewer than six in ten frames are silence.
     ("speech", "--recordings 64 --epochs 15", lambda x: x[0] > 0.7),
     # Six seeds read 0.959 to 0.978 after 8 epochs, and 0.900 to 0.967 after 6.
@@ -101,9 +103,51 @@ def test_every_example_is_short_and_has_a_test():
     assert files.keys() == {name for name, *_ in RUNS} | OTHERS
     # A page or two; what holds a model or an attention of its own may be longer.
     longer = {"recurrent_translator": 270, "lsh_attention": 260}
+    longer["plain_transformer"] = 260
     for name, path in files.items():
         lines = path.read_text("utf-8").splitlines()
         assert len(lines) <= longer.get(name, 160), name
+
+
+def test_the_plain_transformer_is_the_packages(rng):
+    plain = load("plain_transformer")
+    model = plain.PlainTransformer(41, 2, 12, 16, 3, dropout=0.1)
+    texts, _ = plain.dates(7, seed=3)
+    source = plain.ids_of(texts)
+    model((source, source[:, :5]))
+    config = kt.TransformerConfig(
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        d_model=12,
+        d_ff=16,
+        num_heads=3,
+        source_vocabulary_size=41,
+        target_vocabulary_size=41,
+    )
+    ours = kt.Transformer(config)
+    ours((source, source[:, :5]))
+    weights = ours.weights
+    names = {one.path.removeprefix(f"{ours.name}/"): one for one in weights}
+    assert model.table.keys() == {name for name in names if "seed_" not in name}
+    for name, weight in model.table.items():
+        # With these sizes the outputs differ, and do not repeat one token for ever.
+        is_gamma = name.endswith("gamma")
+        values = rng.normal(is_gamma, 1.0 if is_gamma else 0.3, weight.shape)
+        weight.assign(values)
+        names[name].assign(weight)
+    target_in = rng.integers(3, 41, (7, 9))
+    logits = ours((source, target_in))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(model((source, target_in))),
+        keras.ops.convert_to_numpy(logits),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    decoding = kt.DecodingConfig(beam_size=1, max_output_length=19)
+    found = kt.Generator(ours, decoding).search(source)
+    strings = list(map(plain.text_of, np.asarray(found.ids)[:, 0].tolist()))
+    assert list(map(plain.text_of, model.greedy(source).tolist())) == strings
+    assert len(set(strings)) > 3
 
 
 def write(path, text):

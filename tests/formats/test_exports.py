@@ -1,4 +1,4 @@
-"""Exports answer as the live translator does; LiteRT's also without its libraries."""
+"""Exports answer as the live translator does, LiteRT and ONNX without TensorFlow."""
 
 import json
 import os
@@ -29,9 +29,14 @@ def live():
     return tiny_run.translator()
 
 
+@pytest.fixture(scope="module", params=["lite_export", "onnx_export"])
+def export(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
-def translator(lite_export):
-    return LiteTranslator(lite_export, threads=2)
+def translator(export):
+    return LiteTranslator(export, threads=2)
 
 
 def assert_same(found, expected):
@@ -77,12 +82,13 @@ METHODS = [
 
 @pytest.mark.parametrize(("method", "arguments", "exports"), METHODS)
 def test_every_method_gives_the_live_results(
-    request, live, method, arguments, exports, monkeypatch
+    live, translator, exported, method, arguments, exports, monkeypatch
 ):
     expected = getattr(live, method)(*arguments)
-    for export in map(request.getfixturevalue, exports):
-        monkeypatch.setattr(export, "batch_size", 3)
-        assert_same(getattr(export, method)(*arguments), expected)
+    for name in exports:
+        one = {"translator": translator, "exported": exported}[name]
+        monkeypatch.setattr(one, "batch_size", 3)
+        assert_same(getattr(one, method)(*arguments), expected)
 
 
 def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(
@@ -98,18 +104,18 @@ def test_a_drawing_is_its_seeds_own_and_as_likely_as_the_model_says(
         translator.sample(["a bear"], seed=-1)
 
 
-def test_it_runs_as_a_script_without_the_package(lite_export, live):
+def test_it_runs_as_a_script_without_the_package(export, live):
     blocked = ("keras_transformer", "keras", "tensorflow")
     program = (
         "import sys, runpy\n"
         f"sys.modules.update(dict.fromkeys({blocked}))\n"
         "sys.argv = sys.argv[1:]\n"
-        f"sys.path.insert(0, {str(lite_export)!r})\n"  # As `python FILE` does.
+        f"sys.path.insert(0, {str(export)!r})\n"  # As `python FILE` does.
         "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
 
     def run(*words, **options):
-        script = lite_export / "translate.py"
+        script = export / "translate.py"
         return tiny_run.in_a_process("-c", program, script, *words, **options)
 
     done = run(*TEXTS[:2], "--threads", "1")
@@ -129,11 +135,11 @@ def test_it_runs_as_a_script_without_the_package(lite_export, live):
     assert tiny_run.in_a_process("-c", program).stdout == "set()\n"
 
 
-def test_the_command_line_takes_it_as_any_other(lite_export, live, tmp_path, capsys):
-    assert cli.main(["translate", str(lite_export), *TEXTS[:2]]) == 0
+def test_the_command_line_takes_it_as_any_other(export, live, tmp_path, capsys):
+    assert cli.main(["translate", str(export), *TEXTS[:2]]) == 0
     assert capsys.readouterr().out.splitlines() == live(TEXTS[:2])
     test = tiny_run.write_pairs(tmp_path / "test.tsv", tiny_run.VALID[:3])
-    assert cli.main(["evaluate", str(lite_export), "--test", str(test)]) == 0
+    assert cli.main(["evaluate", str(export), "--test", str(test)]) == 0
     assert "BLEU 0" in capsys.readouterr().out
 
 
@@ -153,10 +159,13 @@ def test_it_takes_the_cores_that_the_process_may_use(lite_export, monkeypatch):
     assert threads == [3, 2]
 
 
-def test_a_runtime_that_is_not_installed_is_named(lite_export, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    with pytest.raises(ImportError, match="ai-edge-litert or sentencepiece is not ins"):
-        LiteTranslator(lite_export)
+def test_a_runtime_that_is_not_installed_is_named(export, monkeypatch):
+    for name in ("ai_edge_litert.interpreter", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        ImportError, match=": pip install (ai-edge-lite|onnxrun).*piece"
+    ):
+        LiteTranslator(export)
 
 
 def change_a_byte(path):
@@ -176,9 +185,14 @@ DAMAGED = [
     (MODEL, change_a_byte, ValueError, r"model\.tflite is not the file"),
     (MODEL, lambda path: os.truncate(path, 1000), ValueError, r"model\.tflite is not"),
     (MODEL, Path.unlink, FileNotFoundError, r"lacks model\.tflite"),
-    (FACTS, another_format, ValueError, r"litert\.1\. Export it.*another$"),
+    (
+        FACTS,
+        another_format,
+        ValueError,
+        r"litert\.1 or .*onnx\.1\. Export it.*another$",
+    ),
     (FACTS, lambda path: path.write_text('{"format": '), ValueError, "is damaged"),
-    (FACTS, Path.unlink, FileNotFoundError, "holds no LiteRT export"),
+    (FACTS, Path.unlink, FileNotFoundError, "holds no LiteRT or ONNX export"),
 ]
 
 

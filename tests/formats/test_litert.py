@@ -31,6 +31,7 @@ def test_the_description_tells_a_client_what_it_needs(lite_export):
         "max_source_length": 32,
         "longest_output": 35,
         "n_best": 3,
+        "lengths": None,
         "sentence_rules": json.loads(json.dumps(sentence_rules())),
         "carries_spans": True,
         "span_rules": json.loads(json.dumps(span_rules())),
@@ -139,3 +140,51 @@ def test_keras_itself_writes_any_other_model_for_any_size(tmp_path, rng, quantiz
         ids = rng.integers(3, 29, shape).astype("int32")
         (logits,) = runner(ids=ids).values()
         assert_close(logits, keras.ops.convert_to_numpy(model(ids)))
+
+
+@pytest.fixture(scope="module")
+def fixed_export(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fixed") / "tiny"
+    return tiny_run.translator().export(path, "litert", fixed_lengths=True)
+
+
+LONG = "the old bear sleeps. the young dog runs. the big bird"
+
+
+def test_an_export_of_fixed_lengths_translates_alike(fixed_export):
+    live, lite = tiny_run.translator(), kt.LiteTranslator(fixed_export)
+    assert lite.description["lengths"] == [16, 32]
+    texts = [*TEXTS, LONG, ""]
+    assert lite(texts) == live(texts)
+    found = [[one.text for one in several] for several in lite.nbest(texts, 3)]
+    assert found == [[one.text for one in several] for several in live.nbest(texts, 3)]
+    with pytest.raises(ValueError, match="fixed lengths only translates.*`score`"):
+        lite.score(TEXTS, TEXTS)
+
+
+def test_the_compiled_model_of_telephones_runs_fixed_lengths(fixed_export):
+    from ai_edge_litert.compiled_model import CompiledModel
+
+    live = tiny_run.translator()
+    [ids] = live.tokenizers.source.tokenize(TEXTS[1:2]).to_list()
+    ids = np.array([*ids, 2], "int32")
+    expected = kt.Generator(live.model, live.config).search(
+        ids[None], np.array([len(ids)]), n_best=3
+    )
+    model = CompiledModel.from_file(str(fixed_export / "model.tflite"))
+    name, given = "translate_16", {"source": np.zeros((1, 16), "int32")}
+    given["source"][0, : len(ids)] = ids
+    given["lengths"] = np.array([len(ids)], "int32")
+    inputs = {key: model.create_input_buffer_by_name(name, key) for key in given}
+    outputs = {
+        key: model.create_output_buffer_by_name(name, key) for key in ("ids", "scores")
+    }
+    for key, value in given.items():
+        inputs[key].write(value)
+    model.run_by_name(name, inputs, outputs)
+    width = expected.ids.shape[-1]
+    shape = model.get_output_tensor_details(name)["ids"]["shape"]
+    found = outputs["ids"].read(int(np.prod(shape)), np.int32).reshape(shape)[0]
+    np.testing.assert_array_equal(found[:, :width], expected.ids[0])
+    assert not found[:, width:].any()
+    assert_close(outputs["scores"].read(3, np.float32), expected.scores[0])

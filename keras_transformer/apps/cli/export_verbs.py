@@ -35,6 +35,7 @@ _TITLES = {
     "encoder": "encoder to itself",
     "decoder": "decoder to itself",
 }
+_SHORTLISTED = "saved_model", "litert", "onnx"
 _DOTS_PER_INCH = 150
 _CORPUS = "corpus/training/pairs.ids"  # of a run
 
@@ -46,8 +47,8 @@ def export(options):
     # Else the directory of the model's versions, where the next one goes.
     if options.format != "saved_model" or options.output.name.isdecimal():
         check_absent(options.output)
-    names = "dtype", "quantize", "languages", "litert_js"
-    values = {n: getattr(options, n) for n in names if getattr(options, n) is not None}
+    names = "dtype", "quantize", "languages", "litert_js", "fixed_lengths"
+    values = {n: getattr(options, n) for n in names if getattr(options, n)}
     writers = load_module("formats.exporters").EXPORTERS
     takes = {kind: inspect.signature(f).parameters for kind, f in writers.items()}
     for name in values.keys() - takes[options.format]:
@@ -70,7 +71,7 @@ def export(options):
     if options.shortlist:
         translator = _with_shortlist(translator, options)
     hidden = contextlib.nullcontext()
-    if options.format in ("litert", "web"):
+    if options.format in ("litert", "onnx", "web"):
         hidden = native_messages_hidden()  # Of TensorFlow's converter.
         if not options.quiet:
             print_message("converting: this takes a minute")
@@ -87,9 +88,10 @@ def export(options):
 
 def _with_shortlist(translator, options):
     """Returns the translator with a shortlist learned from its run's corpus."""
-    if options.format not in ("saved_model", "litert") or len(options.models) > 1:
+    if options.format not in _SHORTLISTED or len(options.models) > 1:
         raise ValueError(
-            "`--shortlist` goes with one run and `--format saved_model` or `litert`."
+            "`--shortlist` goes with one run and `--format` "
+            f"{' or '.join(_SHORTLISTED)}."
         )
     path = options.models[0] / _CORPUS
     tokenizers = translator.tokenizers

@@ -311,11 +311,11 @@ def _fingerprint(translator, options):
 
 
 def load_translator(options):
-    """Returns the translator of a run directory, a SavedModel or a LiteRT export."""
+    """Returns the translator of a run directory or an export."""
     if not options.model.is_dir():
         raise FileNotFoundError(
             f"{options.model} is not a directory: MODEL is that of a training run, a "
-            "SavedModel or a LiteRT export."
+            "SavedModel, or a LiteRT or ONNX export."
         )
     if is_run(options.model):
         return load_runs([options.model], options)

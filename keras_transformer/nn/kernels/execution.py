@@ -1,7 +1,8 @@
 """How the backend runs operations, its devices and replicas, and loops.
 
 Which code is fastest depends on it: XLA fuses element-wise operations, a TensorFlow
-graph makes a pass over memory for each, and LiteRT lacks some operations of graphs.
+graph makes a pass over memory for each, and LiteRT and ONNX lack
+some operations of graphs.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ if keras.config.backend() not in ("tensorflow", "jax", "torch"):
         f"Received: KERAS_BACKEND={keras.config.backend()}"
     )
 
-_FOR_LITERT = contextvars.ContextVar("for_litert", default=False)
+_FOR_CONVERTERS = contextvars.ContextVar("for_converters", default=False)
 
 
 @contextlib.contextmanager
-def tracing_for_litert() -> Iterator[None]:
-    """Marks the graphs traced in the block as made for LiteRT."""
-    token = _FOR_LITERT.set(True)
+def tracing_for_converters() -> Iterator[None]:
+    """Marks the graphs traced in the block as made for LiteRT or ONNX."""
+    token = _FOR_CONVERTERS.set(True)
     try:
         yield
     finally:
-        _FOR_LITERT.reset(token)
+        _FOR_CONVERTERS.reset(token)
 
 
-def for_litert() -> bool:
-    """Whether the graph being traced is made for LiteRT."""
-    return _FOR_LITERT.get()
+def for_converters() -> bool:
+    """Whether the graph being traced is made for LiteRT or ONNX."""
+    return _FOR_CONVERTERS.get()
 
 
 def in_tensorflow_graph() -> bool:
@@ -45,7 +46,7 @@ def in_tensorflow_graph() -> bool:
         return False
     import tensorflow as tf
 
-    is_plain = not (_FOR_LITERT.get() or is_in_xla_graph())
+    is_plain = not (_FOR_CONVERTERS.get() or is_in_xla_graph())
     return tf.inside_function() and is_plain
 
 

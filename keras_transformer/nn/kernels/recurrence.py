@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_transformer.nn.kernels.execution import for_litert, scan
+from keras_transformer.nn.kernels.execution import for_converters, scan
 
 
 def linear_recurrence(decays, inputs):
@@ -43,7 +43,7 @@ def linear_recurrence(decays, inputs):
 
         return states, gradient
 
-    if for_litert():
+    if for_converters():
         return _by_doubling(decays, inputs)
     return recurrence(ops.convert_to_tensor(decays), ops.convert_to_tensor(inputs))
 

@@ -1,4 +1,4 @@
-"""Ours on LiteRT: strings in and strings out, without Keras and TensorFlow."""
+"""Ours on LiteRT or ONNX Runtime: strings in and out, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Peer:
     `folder` holds what `export_ours.py` wrote.
     """
 
-    versions = {"ai-edge-litert": version("ai-edge-litert")}
+    versions = {name: version(name) for name in ("ai-edge-litert", "onnxruntime")}
 
     def __init__(self, size: Size, variant: str, threads: int, folder: str):
         self._folder, self._threads = Path(folder), threads

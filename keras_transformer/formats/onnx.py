@@ -1,0 +1,228 @@
+"""ONNX files from ids to ids, with the search inside. Needs the extra `onnx`.
+
+`LiteTranslator` runs them with ONNX Runtime, as do programs in C#, Java and JavaScript.
+What the converter, tf2onnx, lacks or does wrongly stands here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from keras_transformer.config.extras import required
+from keras_transformer.formats.litert import write_directory
+from keras_transformer.nn.kernels.execution import tracing_for_converters
+from keras_transformer.nn.kernels.keras_private import integer_products_in_floats
+
+# Of 2022, which every runtime of today has.
+OPSET = 18
+WEIGHTS = "weights.bin"
+# Smaller tensors stay in the files of the graphs (bytes).
+_SHARED = 2**14
+# Runtimes map pages of a file into memory (bytes).
+_PAGE = 2**12
+
+
+def export_onnx(
+    translator: Any,
+    path: str | Path,
+    quantize: str = "none",
+    languages: Sequence[str] | None = None,
+) -> Path:
+    """Writes a directory for `keras_transformer.formats.LiteTranslator`.
+
+    It has the files of `export_litert`, with other models: in place of model.tflite an
+    ONNX file for each signature, such as translate.onnx, and weights.bin, which has the
+    weights of all.
+
+    Args:
+        translator: A `Translator` with SentencePiece models. A client cannot change its
+            search.
+        path: Directory to create, such as "onnx/en-de".
+        quantize: "none"; "float16", weights of half the size; or "int8", weights of a
+            quarter, with a scale for each column, and faster products of integers.
+        languages: Codes of source and target language, for clients.
+
+    Returns:
+        `path`.
+
+    Raises:
+        FileExistsError: If `path` exists.
+        ImportError: If the extra `onnx` is not installed.
+        RuntimeError: If the Keras backend is not TensorFlow.
+        ValueError: If an argument is out of range, or ONNX lacks an operation.
+    """
+    for name in ("onnx", "onnxruntime", "tf2onnx"):
+        required(name, "An export for ONNX needs tf2onnx and onnxruntime", "onnx")
+    change = {"none": lambda model: model, "float16": _halved, "int8": _quantised}
+
+    def write(directory, model, signatures):
+        import onnx
+
+        models = {}
+        for name, function in signatures.items():
+            converted = _converted(function)
+            _check_operations(converted, type(model).__name__)
+            models[name] = change[quantize](converted)
+        _share_weights(models.values(), directory / WEIGHTS)
+        for name, converted in models.items():
+            onnx.save(converted, directory / f"{name}.onnx")
+
+    return write_directory("onnx", write, translator, path, quantize, languages)
+
+
+def _converted(function):
+    """Returns the ONNX model of a `tf.function`."""
+    import tf2onnx
+
+    with tracing_for_converters(), integer_products_in_floats(), _mended():
+        return tf2onnx.convert.from_function(
+            function,
+            function.input_signature,
+            opset=OPSET,
+            custom_op_handlers={"XlaDynamicUpdateSlice": (_slice_update, [])},
+            custom_rewriter=[_keep_infinities],
+        )[0]
+
+
+@contextlib.contextmanager
+def _mended() -> Iterator[None]:
+    """Leaves out what tf2onnx 1.17 does wrongly, and what it says about it."""
+    from tf2onnx import optimizer
+
+    # It takes the shape of one tensor for that of another.
+    rest = {k: v for k, v in optimizer._optimizers.items() if k != "reshape_optimizer"}
+    logger = logging.getLogger("tf2onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with mock.patch.object(optimizer, "_optimizers", rest):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _keep_infinities(graph, nodes):
+    """Makes selections choose: tf2onnx adds products with 0, and 0 * -inf is NaN."""
+    for node in nodes:
+        if node.type == "SelectV2":
+            node.set_attr("handles_nan", True)
+    return nodes
+
+
+def _slice_update(graph, node, name, arguments):
+    """Writes one position of a cache, for which tf2onnx has no operation."""
+    import numpy as np
+
+    cache, new, starts = node.input
+    axis = graph.make_const(f"{name}_axis", np.array([2], np.int32)).output[0]
+    count = graph.get_shape(new)[2]
+    count = graph.make_const(f"{name}_count", np.array([count], np.int32)).output[0]
+    zero = graph.make_const(f"{name}_zero", np.array([0], np.int32)).output[0]
+    last = np.array([np.iinfo(np.int32).max], np.int32)
+    last = graph.make_const(f"{name}_last", last).output[0]
+    start = graph.make_node("Gather", [starts, axis]).output[0]
+    end = graph.make_node("Add", [start, count]).output[0]
+    before = graph.make_node("Slice", [cache, zero, start, axis]).output[0]
+    after = graph.make_node("Slice", [cache, end, last, axis]).output[0]
+    shapes, types = node.output_shapes, node.output_dtypes
+    graph.remove_node(node.name)
+    graph.make_node(
+        "Concat",
+        [before, new, after],
+        attr={"axis": 2},
+        outputs=node.output,
+        shapes=shapes,
+        dtypes=types,
+        name=name,
+    )
+
+
+def _check_operations(model, what):
+    """Raises `ValueError` if a graph has operations that ONNX lacks."""
+    import onnx
+
+    nodes = (node for graph in _graphs(model.graph) for node in graph.node)
+    lacks = {node.op_type for node in nodes if not onnx.defs.has(node.op_type)}
+    if lacks:
+        raise ValueError(
+            f"A {what} with these options cannot become an ONNX file. Received: "
+            f"operations that ONNX lacks, {', '.join(sorted(lacks))}"
+        )
+
+
+def _graphs(graph):
+    """Returns a graph and those of its loops, at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+
+
+def _halved(model):
+    """Returns a model whose large weights are float16, and are cast when it loads."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    for graph in _graphs(model.graph):
+        for tensor in graph.initializer:
+            if tensor.data_type == TensorProto.FLOAT and _is_large(tensor):
+                name = tensor.name
+                half = numpy_helper.to_array(tensor).astype(np.float16)
+                tensor.CopyFrom(numpy_helper.from_array(half, f"{name}_half"))
+                cast = helper.make_node(
+                    "Cast", [tensor.name], [name], to=TensorProto.FLOAT
+                )
+                graph.node.insert(0, cast)
+    return model
+
+
+def _quantised(model):
+    """Returns a model whose matrices are int8, with a scale for each column."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        quantize_dynamic(
+            model,
+            path,
+            weight_type=QuantType.QInt8,
+            per_channel=True,
+            # Processors without VNNI add two products of 8 bits in 16.
+            reduce_range=True,
+            extra_options={"EnableSubgraph": True},
+        )
+        return onnx.load(path)
+
+
+def _share_weights(models, path):
+    """Moves the large tensors of models into one file, equal ones once."""
+    from onnx.external_data_helper import set_external_data
+
+    places = {}
+    with path.open("wb") as file:
+        for model in models:
+            graphs = _graphs(model.graph)
+            for tensor in (one for graph in graphs for one in graph.initializer):
+                if not _is_large(tensor):
+                    continue
+                content = tensor.raw_data
+                key = hashlib.sha256(content).digest()
+                if key not in places:
+                    file.write(bytes(-file.tell() % _PAGE))
+                    places[key] = file.tell()
+                    file.write(content)
+                set_external_data(tensor, path.name, places[key], len(content))
+                tensor.ClearField("raw_data")
+
+
+def _is_large(tensor):
+    return len(tensor.raw_data) >= _SHARED
