@@ -42,6 +42,14 @@ def test_files_have_the_names_of_the_signatures_and_share_weights(onnx_export):
         graph = onnx.load(path, load_external_data=False)
         outside = [t for t in graph.graph.initializer if t.external_data]
         assert all(t.external_data[0].value == "weights.bin" for t in outside)
+    # Loops carry along what they change alone, so that weights are constants.
+    nodes = [node for one in writer._graphs(graph.graph) for node in one.node]
+    loops = [node for node in nodes if node.op_type == "Loop"]
+    assert len(loops) == 2
+    for loop in loops:
+        [body] = [each.g for each in loop.attribute if each.name == "body"]
+        carried = {each.name for each in body.input}
+        assert not carried & {each.name for each in body.output}
     description = json.loads((onnx_export / "translator.json").read_text("utf-8"))
     assert description["format"] == "keras_transformer.onnx.1"
     files = {f"{name}.onnx" for name in names} | {"weights.bin", "joint.model"}
