@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import inspect
 import json
 import os
@@ -16,14 +17,27 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.nodes import make_refnode
 
+# Text that the repository keeps outside this folder, as pages of the site.
+ROOT = Path(__file__).parents[1]
+ELSEWHERE = {
+    "../README.md": "index.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changes.md",
+}
+NOTEBOOKS = "examples/notebooks"
+
+setup_file = configparser.ConfigParser()
+setup_file.read(ROOT / "setup.cfg", encoding="utf-8")
+
 project = "keras_transformer"
+release = setup_file["metadata"]["version"]
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
-extensions += ["sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions += ["sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
-html_title = "keras_transformer"
+html_title = f"keras_transformer {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
@@ -51,11 +65,6 @@ napoleon_custom_sections = [("Call arguments", "params_style")]
 napoleon_numpy_docstring = False
 maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
-
-# Text that the repository keeps outside this folder, as pages of the site.
-ROOT = Path(__file__).parents[1]
-ELSEWHERE = {"../README.md": "index.md", "../CONTRIBUTING.md": "contributing.md"}
-NOTEBOOKS = "examples/notebooks"
 
 
 def repository_links(text, folder="docs", shown="."):
