@@ -139,6 +139,8 @@ def setup(app):
     app.connect("source-read", replace_links)
     app.connect("include-read", replace_included_links)
     app.connect("missing-reference", find_by_end)
+    # After the theme, which makes the menu at 500.
+    app.connect("html-page-context", group_menu, priority=900)
     # Before Napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
 
@@ -172,6 +174,20 @@ def skip_what_is_keras(app, what, name, obj, skip, options):
     function = getattr(obj, "fget", getattr(obj, "__func__", obj))
     module = getattr(function, "__module__", None) or ""
     return True if module.startswith("keras.") else None
+
+
+def group_menu(app, pagename, templatename, context, doctree):
+    """Puts the headings of api.md between the names of the API in the menu."""
+    text = Path(app.srcdir, "api.md").read_text("utf-8")
+    menu = context.get("furo_navigation_tree", "")
+    for heading, name in re.findall(r"^## (.*)$(?s:.*?)^   ([A-Za-z]\S*)$", text, re.M):
+        name = f"keras_transformer.{name}"
+        link = "#" if pagename == f"api/{name}" else f"{name}.html"
+        first = (
+            rf'<li class="toctree-l2[^>]*>\s*<a [^>]*href="([^"]*/)?{re.escape(link)}"'
+        )
+        menu = re.sub(first, rf'<li class="group">{heading}</li>\g<0>', menu, count=1)
+    context["furo_navigation_tree"] = menu
 
 
 def find_by_end(app, env, node, content):
