@@ -141,6 +141,7 @@ def setup(app):
     app.connect("missing-reference", find_by_end)
     # After the theme, which makes the menu at 500.
     app.connect("html-page-context", group_menu, priority=900)
+    app.connect("html-page-context", remove_links_back)
     # Before Napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
 
@@ -188,6 +189,13 @@ def group_menu(app, pagename, templatename, context, doctree):
         )
         menu = re.sub(first, rf'<li class="group">{heading}</li>\g<0>', menu, count=1)
     context["furo_navigation_tree"] = menu
+
+
+def remove_links_back(app, pagename, templatename, context, doctree):
+    """Leaves out links of source pages, which miss names imported higher up."""
+    if pagename.startswith("_modules/"):
+        back = r'<a class="viewcode-back".*?</a>'
+        context["body"] = re.sub(back, "", context["body"])
 
 
 def find_by_end(app, env, node, content):
