@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import inspect
 import json
 import os
@@ -16,14 +17,27 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.inspect import stringify_signature
 from sphinx.util.nodes import make_refnode
 
+# Text that the repository keeps outside this folder, as pages of the site.
+ROOT = Path(__file__).parents[1]
+ELSEWHERE = {
+    "../README.md": "index.md",
+    "../CONTRIBUTING.md": "contributing.md",
+    "../CHANGELOG.md": "changes.md",
+}
+NOTEBOOKS = "examples/notebooks"
+
+setup_file = configparser.ConfigParser()
+setup_file.read(ROOT / "setup.cfg", encoding="utf-8")
+
 project = "keras_transformer"
+release = setup_file["metadata"]["version"]
 copyright = "the keras_transformer maintainers. Licence: Apache 2.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
-extensions += ["sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions += ["sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
 templates_path = ["_templates"]
 
 html_theme = "furo"
-html_title = "keras_transformer"
+html_title = f"keras_transformer {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
@@ -51,11 +65,6 @@ napoleon_custom_sections = [("Call arguments", "params_style")]
 napoleon_numpy_docstring = False
 maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
-
-# Text that the repository keeps outside this folder, as pages of the site.
-ROOT = Path(__file__).parents[1]
-ELSEWHERE = {"../README.md": "index.md", "../CONTRIBUTING.md": "contributing.md"}
-NOTEBOOKS = "examples/notebooks"
 
 
 def repository_links(text, folder="docs", shown="."):
@@ -130,6 +139,9 @@ def setup(app):
     app.connect("source-read", replace_links)
     app.connect("include-read", replace_included_links)
     app.connect("missing-reference", find_by_end)
+    # After the theme, which makes the menu at 500.
+    app.connect("html-page-context", group_menu, priority=900)
+    app.connect("html-page-context", remove_links_back)
     # Before Napoleon, which comes at 500.
     app.connect("autodoc-process-docstring", rewrite_docstring, priority=400)
 
@@ -163,6 +175,27 @@ def skip_what_is_keras(app, what, name, obj, skip, options):
     function = getattr(obj, "fget", getattr(obj, "__func__", obj))
     module = getattr(function, "__module__", None) or ""
     return True if module.startswith("keras.") else None
+
+
+def group_menu(app, pagename, templatename, context, doctree):
+    """Puts the headings of api.md between the names of the API in the menu."""
+    text = Path(app.srcdir, "api.md").read_text("utf-8")
+    menu = context.get("furo_navigation_tree", "")
+    for heading, name in re.findall(r"^## (.*)$(?s:.*?)^   ([A-Za-z]\S*)$", text, re.M):
+        name = f"keras_transformer.{name}"
+        link = "#" if pagename == f"api/{name}" else f"{name}.html"
+        first = (
+            rf'<li class="toctree-l2[^>]*>\s*<a [^>]*href="([^"]*/)?{re.escape(link)}"'
+        )
+        menu = re.sub(first, rf'<li class="group">{heading}</li>\g<0>', menu, count=1)
+    context["furo_navigation_tree"] = menu
+
+
+def remove_links_back(app, pagename, templatename, context, doctree):
+    """Leaves out links of source pages, which miss names imported higher up."""
+    if pagename.startswith("_modules/"):
+        back = r'<a class="viewcode-back".*?</a>'
+        context["body"] = re.sub(back, "", context["body"])
 
 
 def find_by_end(app, env, node, content):

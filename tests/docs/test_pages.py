@@ -39,7 +39,7 @@ PAGES = {
     "start": "train evaluate translate export",
     "your_data": "clean",
     "training": "average evaluate plot",
-    "serving": "export translate evaluate translate plot",
+    "serving": "export translate evaluate translate export plot",
     "devices": "export translate evaluate",
     "layers": "",
     "own_model": "",
