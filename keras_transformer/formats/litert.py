@@ -126,6 +126,7 @@ def write_directory(
         check_fixed(translator)
     model = translator.model.with_dtype("float32")
     config = translator.config
+    lengths = source_lengths(config.max_source_length) if fixed_lengths else None
     signatures = (
         fixed_signatures(model, config)
         if fixed_lengths
@@ -139,7 +140,7 @@ def write_directory(
         description = {
             "format": lite_translator.FORMATS[format],
             **describe(translator, temporary, quantize, languages),
-            "lengths": source_lengths(config) if fixed_lengths else None,
+            "lengths": lengths,
             "files": digests(temporary),
         }
         write_json(temporary / lite_translator.DESCRIPTION, description)
@@ -198,13 +199,12 @@ def fixed_signatures(model: Seq2Seq, config: DecodingConfig) -> dict:
                 "lengths": tf.TensorSpec([1], tf.int32),
             },
         )
-        for length in source_lengths(config)
+        for length in source_lengths(config.max_source_length)
     }
 
 
-def source_lengths(config: DecodingConfig) -> list[int]:
+def source_lengths(longest: int) -> list[int]:
     """Returns the sources' lengths of the signatures, such as [16, 32, 64, 100]."""
-    longest = config.max_source_length
     doubled = (_SHORTEST * 2**i for i in itertools.count())
     return [*itertools.takewhile(lambda length: length < longest, doubled), longest]
 

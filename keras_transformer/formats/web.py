@@ -96,7 +96,7 @@ def export_web(
             "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
             **describe(translator, temporary, quantize, languages),
             "examples": [] if run is None else example_sources(run),
-            "lengths": source_lengths(config),
+            "lengths": source_lengths(config.max_source_length),
             "litert": litert,
         }
         _finish(temporary, description)

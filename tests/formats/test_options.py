@@ -104,8 +104,9 @@ def test_a_saved_model_translates_as_the_model(live, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_litert_file_translates_as_the_model(live, tmp_path):
-    lite = LiteTranslator(live.export(tmp_path / "lite", "litert"))
+@pytest.mark.parametrize("format", ["litert", "onnx"])
+def test_a_file_of_ids_translates_as_the_model(live, format, tmp_path):
+    lite = LiteTranslator(live.export(tmp_path / "lite", format))
     assert lite(TEXTS) == live(TEXTS)
     greedy = lite.sample(TEXTS, temperature=0.0), live.sample(TEXTS, temperature=0.0)
     for found, expected in zip(*greedy, strict=True):
@@ -161,7 +162,7 @@ other_kind = changed(lambda model: Other(model.config))
 LANGUAGES = "does not support target languages"
 # The format, what makes the translator, options, the error and its words.
 REFUSED = [
-    ("onnx", live_one, {}, ValueError, "`format` must be one of saved_model, litert"),
+    ("tflite", live_one, {}, ValueError, "`format` must be one of saved_model, litert"),
     ("saved_model", live_one, {"quantize": None}, TypeError, "'quantize'"),
     ("saved_model", live_one, {"languages": ["en"]}, ValueError, "must be two codes"),
     ("saved_model", live_one, {"run": "x"}, FileNotFoundError, "no training run"),

@@ -176,7 +176,7 @@ def test_lengths_double_up_to_the_longest_source():
         (17, [16, 17]),
         (256, [16, 32, 64, 128, 256]),
     ):
-        assert web.source_lengths(longest) == lengths
+        assert litert.source_lengths(longest) == lengths
 
 
 def test_every_length_of_source_gives_what_the_live_model_gives(site):
@@ -221,7 +221,7 @@ def test_no_shape_is_left_open_and_signatures_share_the_weights(site):
 def test_empty_caches_are_not_in_the_file():
     config = DecodingConfig(beam_size=8, max_extra_length=1000, max_source_length=16)
     model = tiny_run.model()
-    content = litert.convert(model, web.signatures_of(model, config))
+    content = litert.convert(model, litert.fixed_signatures(model, config))
     # Keys and values of one decoder layer: 1016 positions of 8 hypotheses.
     assert 2 * 1016 * 8 * model.config.d_model * 4 > 1_000_000  # bytes
     assert len(content) < model.count_params() * 4 + 300_000

@@ -129,7 +129,7 @@ def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
     assert "align" not in (exported.path / "README.md").read_text("utf-8")
     with pytest.raises(ValueError, match="needs a model with a `DecoderLayer`"):
         translator.align(texts)
-    for kind in ("litert", "web", "ctranslate2", "safetensors"):
+    for kind in ("litert", "onnx", "web", "ctranslate2", "safetensors"):
         with pytest.raises(ValueError, match="`Transformer`"):
             translator.export(tmp_path / kind, kind)
 

@@ -446,6 +446,8 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         ),
         ("b", "saved_model", {}),  # An ensemble: no card of a run.
         ("--format litert --quantize int8", "litert", {"quantize": "int8"}),
+        ("--format litert --fixed-lengths", "litert", {"fixed_lengths": True}),
+        ("--format onnx --quantize float16", "onnx", {"quantize": "float16"}),
         ("--format web --languages en de", "web", run_of_a | {"languages": languages}),
         ("--format ctranslate2 --max-source-length 9", "ctranslate2", {}),
         ("--format safetensors --quiet", "safetensors", {}),
@@ -454,8 +456,9 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         assert calls.pop() == {"format": format} | options
         assert capsys.readouterr().out == "x/1\n"
     for more, line in (
-        ("--quantize int8", "`--quantize` goes with `--format litert or web or ctr"),
+        ("--quantize int8", "`--quantize` goes with `--format litert or onnx or w"),
         ("--format litert --dtype float32", "`--dtype` goes with `--format saved_mo"),
+        ("--format onnx --fixed-lengths", "`--fixed-lengths` goes with `--format li"),
         ("--format safetensors --languages a b", "Received: --format safetensors"),
         ("--format ctranslate2 --beam-size 2", "told how to search in each call"),
     ):
