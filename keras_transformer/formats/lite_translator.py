@@ -3,7 +3,7 @@
 This file only needs NumPy, `sentencepiece`, and `ai-edge-litert` or `onnxruntime`. An
 export has a copy of it that runs without keras_transformer:
 
-    pip install ai-edge-litert sentencepiece
+    pip install sentencepiece ai-edge-litert  # of ONNX: onnxruntime
     python translate.py "A sentence."
     python translate.py < sentences.txt
 """

@@ -83,8 +83,9 @@ def integer_products_in_floats() -> Iterator[None]:
     """Makes Keras multiply int8 as float32 in the block, as LiteRT requires."""
     # Leans on keras/src/ops/numpy.py: matmul, which calls the patched function.
     # Float32 is exact below 2^24: for sums of up to 1,040 products.
-    from keras.src.backend.tensorflow import numpy as backend
+    from keras.src import backend
 
+    backend = getattr(backend, "ops", backend).numpy  # 3.16 has it in `ops`.
     multiply = backend.matmul
 
     def matmul(x1, x2):
