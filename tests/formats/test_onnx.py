@@ -162,7 +162,7 @@ def runtimes():
     if not modules:
         pytest.skip(
             "no ONNX Runtime: ONNX_JS must name the node_modules of `npm install "
-            "--ignore-scripts onnxruntime-web onnxruntime-node`"
+            "--ignore-scripts onnxruntime-web@1.30.0 onnxruntime-node@1.30.0`"
         )
     return Path(modules)
 
