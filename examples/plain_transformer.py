@@ -11,6 +11,7 @@ weights have the names of those of `keras_transformer.Transformer`, which takes 
 import argparse
 import datetime
 import math
+import keras_transformer.quiet
 
 import keras
 import numpy as np
