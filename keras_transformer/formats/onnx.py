@@ -86,7 +86,12 @@ def _converted(function):
             function,
             function.input_signature,
             opset=OPSET,
-            custom_op_handlers={"XlaDynamicUpdateSlice": (_slice_update, [])},
+            custom_op_handlers={
+                "XlaDynamicUpdateSlice": (_slice_update, []),
+                "FloorMod": (_floor_mod, []),
+                "FloorDiv": (_floor_div, []),
+                "Erfc": (_erfc, []),
+            },
             custom_rewriter=[_keep_infinities],
         )
     _free_invariants(model.graph)
@@ -118,6 +123,45 @@ def _keep_infinities(graph, nodes):
         if node.type == "SelectV2":
             node.set_attr("handles_nan", True)
     return nodes
+
+
+def _floor_mod(graph, node, name, arguments):
+    """As tf2onnx, which is wrong for negative integers: -3 % 16 is 13."""
+    if _is_integer(graph, node):
+        node.type = "Mod"
+    else:
+        from tf2onnx.onnx_opset.math import FloorMod
+
+        FloorMod.version_7(graph, node)
+
+
+def _floor_div(graph, node, name, arguments):
+    """As tf2onnx, which is wrong for negative integers: -3 // 16 is -1."""
+    if not _is_integer(graph, node):
+        from tf2onnx.onnx_opset.math import FloorDiv
+
+        FloorDiv.version_6(graph, node)
+        return
+    rest = graph.make_node("Mod", node.input).output[0]
+    whole = graph.make_node("Sub", [node.input[0], rest]).output[0]
+    graph.replace_inputs(node, [whole, node.input[1]])
+    node.type = "Div"
+
+
+def _erfc(graph, node, name, arguments):
+    """1 - erf(x), of which the gelu is made; tf2onnx has the error function alone."""
+    import numpy as np
+
+    one = graph.make_const(f"{name}_one", np.array(1.0, np.float32)).output[0]
+    error = graph.make_node("Erf", node.input).output[0]
+    graph.replace_inputs(node, [one, error])
+    node.type = "Sub"
+
+
+def _is_integer(graph, node):
+    from onnx import TensorProto
+
+    return graph.get_dtype(node.input[0]) in (TensorProto.INT32, TensorProto.INT64)
 
 
 def _slice_update(graph, node, name, arguments):

@@ -109,6 +109,17 @@ def test_a_part_of_a_tensor_is_written_in_its_place():
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_division_rounds_down(dtype):
+    specs = {"x": tf.TensorSpec([None], dtype), "y": tf.TensorSpec([], dtype)}
+    graph = as_graph(lambda x, y: {"rest": x % y, "whole": x // y}, specs)
+    session = onnxruntime.InferenceSession(writer._converted(graph).SerializeToString())
+    x, y = np.arange(-20, 20).astype(dtype), np.array(7, dtype)
+    rest, whole = session.run(["rest", "whole"], {"x": x, "y": y})
+    np.testing.assert_array_equal(rest, x % y)
+    np.testing.assert_array_equal(whole, x // y)
+
+
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("has_prefix", [False, True])
 def test_infinities_survive_every_search(rng, beam_size, has_prefix):
