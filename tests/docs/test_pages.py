@@ -40,7 +40,7 @@ PAGES = {
     "your_data": "clean",
     "training": "average evaluate plot",
     "serving": "export translate evaluate translate export plot",
-    "devices": "export translate evaluate",
+    "devices": "export translate evaluate export",
     "layers": "",
     "own_model": "",
     "coming_from_elsewhere": "translate evaluate",
