@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
+
+import numpy as np
 
 from keras_transformer.config.extras import required
 from keras_transformer.formats.litert import write_directory
@@ -106,14 +107,15 @@ def _mended() -> Iterator[None]:
     # The others take half of the time for nothing, but for one, `reshape_optimizer`,
     # which takes the shape of one tensor for that of another.
     names = "fold_constants", "merge_duplication", "remove_identity"
-    kept = {name: optimizer._optimizers[name] for name in names}
+    every = optimizer._optimizers
+    optimizer._optimizers = {name: every[name] for name in names}
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with mock.patch.object(optimizer, "_optimizers", kept):
-            yield
+        yield
     finally:
+        optimizer._optimizers = every
         logger.setLevel(level)
 
 
@@ -150,8 +152,6 @@ def _floor_div(graph, node, name, arguments):
 
 def _erfc(graph, node, name, arguments):
     """1 - erf(x), of which the gelu is made; tf2onnx has the error function alone."""
-    import numpy as np
-
     one = graph.make_const(f"{name}_one", np.array(1.0, np.float32)).output[0]
     error = graph.make_node("Erf", node.input).output[0]
     graph.replace_inputs(node, [one, error])
@@ -166,8 +166,6 @@ def _is_integer(graph, node):
 
 def _slice_update(graph, node, name, arguments):
     """Writes one position of a cache, for which tf2onnx has no operation."""
-    import numpy as np
-
     cache, new, starts = node.input
     axis = graph.make_const(f"{name}_axis", np.array([2], np.int32)).output[0]
     count = graph.get_shape(new)[2]
@@ -262,7 +260,6 @@ def _graphs(graph):
 
 def _halved(model):
     """Returns a model whose large weights are float16, and are cast when it loads."""
-    import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
     for graph in _graphs(model.graph):
