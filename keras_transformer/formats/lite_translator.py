@@ -39,11 +39,6 @@ else:  # Beside copies of these files.
     from translation import Sentence, TextTranslator, Translation, check_integer
 
 DESCRIPTION = "translator.json"
-FORMATS = {
-    "litert": "keras_transformer.litert.1",
-    "onnx": "keras_transformer.onnx.1",
-}
-_PACKAGES = {"litert": "ai-edge-litert", "onnx": "onnxruntime"}
 
 
 class LiteTranslator(TextTranslator):
@@ -74,13 +69,13 @@ class LiteTranslator(TextTranslator):
                 f"`threads` must be at least 1. Received: threads={threads}"
             )
         self.path = Path(directory)
-        kind, self.description = _read_description(self.path)
+        self.description = _read_description(self.path)
+        package, load = _RUNTIMES[self.description["format"]]
         try:
             from sentencepiece import SentencePieceProcessor
 
-            self._signatures = _RUNTIMES[kind](self.path, threads)
+            self._signatures = load(self.path, threads)
         except ImportError as error:
-            package = _PACKAGES[kind]
             raise ImportError(
                 f"{package} or sentencepiece is not installed: pip install {package} "
                 "sentencepiece"
@@ -307,7 +302,11 @@ class _OnnxFiles(dict):
         return run
 
 
-_RUNTIMES = {"litert": _litert, "onnx": _OnnxFiles}
+# By the format of a description: the package that runs it, and what loads its files.
+_RUNTIMES = {
+    "keras_transformer.litert.1": ("ai-edge-litert", _litert),
+    "keras_transformer.onnx.1": ("onnxruntime", _OnnxFiles),
+}
 
 
 def _of_fixed_lengths(runners, fixed):
@@ -327,7 +326,7 @@ def _of_fixed_lengths(runners, fixed):
 
 
 def _read_description(directory):
-    """Reads translator.json and checks the digests of its files; returns its format."""
+    """Reads translator.json and checks the digests of its files."""
     path = directory / DESCRIPTION
     if not path.is_file():
         raise FileNotFoundError(
@@ -338,11 +337,10 @@ def _read_description(directory):
         found = description["format"]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged. Export it again.") from error
-    kinds = {format: kind for kind, format in FORMATS.items()}
-    if found not in kinds:
+    if found not in _RUNTIMES:
         raise ValueError(
-            f"{path} must have the format {' or '.join(kinds)}. Export it again with "
-            f"this version. Received: {found}"
+            f"{path} must have the format {' or '.join(_RUNTIMES)}. Export it again "
+            f"with this version. Received: {found}"
         )
     for name, digest in description["files"].items():
         file = directory / name
@@ -354,7 +352,7 @@ def _read_description(directory):
                     f"{file} is not the file that was exported. Copy or export it "
                     "again."
                 )
-    return kinds[found], description
+    return description
 
 
 def main(arguments: list[str] | None = None) -> int:

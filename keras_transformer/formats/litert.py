@@ -107,7 +107,7 @@ def export_litert(
         (directory / "model.tflite").write_bytes(content)
 
     arguments = path, quantize, languages, fixed_lengths
-    return write_directory("litert", write, translator, *arguments)
+    return write_directory("keras_transformer.litert.1", write, translator, *arguments)
 
 
 def write_directory(
@@ -122,23 +122,18 @@ def write_directory(
     """Writes a directory for `LiteTranslator`, with what `write` writes into it."""
     path = Path(path)
     check_arguments(translator, path, quantize, languages)
-    if fixed_lengths:
-        check_fixed(translator)
     model = translator.model.with_dtype("float32")
     config = translator.config
     lengths = source_lengths(config.max_source_length) if fixed_lengths else None
-    signatures = (
-        fixed_signatures(model, config)
-        if fixed_lengths
-        else free_signatures(model, config, translator.shortlist)
-    )
+    make = fixed_signatures if fixed_lengths else free_signatures
+    signatures = make(model, config, translator.shortlist)
     with creating_directory(path) as temporary:
         write(temporary, model, signatures)
         shutil.copyfile(lite_translator.__file__, temporary / "translate.py")
         for module in (translation, sentences, spans, doubts):
             shutil.copy(module.__file__, temporary)
         description = {
-            "format": lite_translator.FORMATS[format],
+            "format": format,
             **describe(translator, temporary, quantize, languages),
             "lengths": lengths,
             "files": digests(temporary),
@@ -179,7 +174,9 @@ def free_signatures(
     }
 
 
-def fixed_signatures(model: Seq2Seq, config: DecodingConfig) -> dict:
+def fixed_signatures(
+    model: Seq2Seq, config: DecodingConfig, shortlist: Shortlist | None
+) -> dict:
     """Returns the `tf.function` of a signature for each of some source lengths L.
 
     A client takes the shortest that a sentence fits in and pads. N translations, T
@@ -189,6 +186,8 @@ def fixed_signatures(model: Seq2Seq, config: DecodingConfig) -> dict:
     |-------------|-----------------------------|-----------------------------------|
     | translate_L | source [1, L], lengths [1]  | ids [1, N, T], scores [1, N]      |
     """
+    if shortlist is not None:
+        raise ValueError("Fixed shapes allow no shortlist.")
     generator = Generator(model, config, fixed_shapes=True)
     search = found_by(generator.search, n_best=config.num_best)
     return {
@@ -207,12 +206,6 @@ def source_lengths(longest: int) -> list[int]:
     """Returns the sources' lengths of the signatures, such as [16, 32, 64, 100]."""
     doubled = (_SHORTEST * 2**i for i in itertools.count())
     return [*itertools.takewhile(lambda length: length < longest, doubled), longest]
-
-
-def check_fixed(translator: Any):
-    """Raises `ValueError` unless a translator can have `fixed_signatures`."""
-    if translator.shortlist is not None:
-        raise ValueError("Fixed shapes allow no shortlist.")
 
 
 def check_arguments(

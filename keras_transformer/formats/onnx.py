@@ -21,9 +21,6 @@ from keras_transformer.formats.litert import write_directory
 from keras_transformer.nn.kernels.execution import tracing_for_converters
 from keras_transformer.nn.kernels.keras_private import integer_products_in_floats
 
-# Of 2022, which every runtime of today has.
-OPSET = 18
-WEIGHTS = "weights.bin"
 # Smaller tensors stay in the files of the graphs (bytes).
 _SHARED = 2**14
 # Runtimes map pages of a file into memory (bytes).
@@ -71,11 +68,13 @@ def export_onnx(
             converted = _converted(function)
             _check_operations(converted, type(model).__name__)
             models[name] = change[quantize](converted)
-        _share_weights(models.values(), directory / WEIGHTS)
+        _share_weights(models.values(), directory / "weights.bin")
         for name, converted in models.items():
             onnx.save(converted, directory / f"{name}.onnx")
 
-    return write_directory("onnx", write, translator, path, quantize, languages)
+    return write_directory(
+        "keras_transformer.onnx.1", write, translator, path, quantize, languages
+    )
 
 
 def _converted(function):
@@ -86,7 +85,7 @@ def _converted(function):
         model, _ = tf2onnx.convert.from_function(
             function,
             function.input_signature,
-            opset=OPSET,
+            opset=18,  # Of 2022, which every runtime of today has.
             custom_op_handlers={
                 "XlaDynamicUpdateSlice": (_slice_update, []),
                 "FloorMod": (_floor_mod, []),
@@ -122,7 +121,7 @@ def _mended() -> Iterator[None]:
 def _keep_infinities(graph, nodes):
     """Makes selections choose: tf2onnx adds products with 0, and 0 * -inf is NaN."""
     for node in nodes:
-        if node.type == "SelectV2":
+        if node.type in ("Select", "SelectV2"):
             node.set_attr("handles_nan", True)
     return nodes
 
@@ -167,6 +166,10 @@ def _is_integer(graph, node):
 def _slice_update(graph, node, name, arguments):
     """Writes one position of a cache, for which tf2onnx has no operation."""
     cache, new, starts = node.input
+    sizes, written = graph.get_shape(cache), graph.get_shape(new)
+    if len(sizes) != 4 or sizes[:2] + sizes[3:] != written[:2] + written[3:]:
+        # tf2onnx goes on, and `_check_operations` names the operation.
+        raise ValueError("Only the third of four axes may be written in part.")
     axis = graph.make_const(f"{name}_axis", np.array([2], np.int32)).output[0]
     count = graph.get_shape(new)[2]
     count = graph.make_const(f"{name}_count", np.array([count], np.int32)).output[0]

@@ -16,7 +16,6 @@ from typing import Any
 from keras_transformer.files import creating_directory, digest, read_json, write_json
 from keras_transformer.formats.litert import (
     check_arguments,
-    check_fixed,
     convert,
     describe,
     digests,
@@ -74,7 +73,6 @@ def export_web(
     """
     path = Path(path)
     check_arguments(translator, path, quantize, languages)
-    check_fixed(translator)
     if more := translator.tokenizers.source.additions:
         raise ValueError(
             "A page cuts text with a SentencePiece model alone, and this translator's "
@@ -90,7 +88,8 @@ def export_web(
         if litert_js is not None:
             version = _copy_litert(Path(litert_js), temporary / "litert")
             litert = {"module": "litert/core.js", "wasm": "litert/", "version": version}
-        content = convert(model, fixed_signatures(model, config), quantize)
+        signatures = fixed_signatures(model, config, translator.shortlist)
+        content = convert(model, signatures, quantize)
         (temporary / "model.tflite").write_bytes(content)
         description = {
             "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.

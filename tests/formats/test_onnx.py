@@ -19,6 +19,7 @@ import tensorflow as tf
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.formats import litert
 from keras_transformer.formats import onnx as writer
 from keras_transformer.search.beam import beam_search
 from keras_transformer.search.compiled import as_graph
@@ -64,11 +65,9 @@ def test_quantised_weights_take_less_and_answer_alike(
     live = tiny_run.translator()
     whole = kt.LiteTranslator(onnx_export)
     # One of six conversions shows it.
-    free = writer.write_directory.__globals__["free_signatures"]
-    monkeypatch.setitem(
-        writer.write_directory.__globals__,
-        "free_signatures",
-        lambda *given: {"score": free(*given)["score"]},
+    free = litert.free_signatures
+    monkeypatch.setattr(
+        litert, "free_signatures", lambda *given: {"score": free(*given)["score"]}
     )
     path = live.export(tmp_path / "onnx", "onnx", quantize=quantize)
     size = (path / "weights.bin").stat().st_size
@@ -107,6 +106,17 @@ def test_a_part_of_a_tensor_is_written_in_its_place():
     inputs = {"cache": given, "new": np.full((2, 2, 2, 3), -1, "float32")}
     [found] = session.run(None, inputs | {"start": np.array(1, "int32")})
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_part_along_another_axis_is_refused():
+    whole, new = (tf.TensorSpec([None, n, None, 3], tf.float32) for n in (4, 2))
+
+    def written(whole, new):
+        return {"written": ops.slice_update(whole, (0, 1, 0, 0), new)}
+
+    graph = as_graph(written, {"whole": whole, "new": new})
+    with pytest.raises(ValueError, match="lacks, XlaDynamicUpdateSlice"):
+        writer._check_operations(writer._converted(graph), "Sequential")
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32"])

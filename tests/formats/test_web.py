@@ -221,7 +221,7 @@ def test_no_shape_is_left_open_and_signatures_share_the_weights(site):
 def test_empty_caches_are_not_in_the_file():
     config = DecodingConfig(beam_size=8, max_extra_length=1000, max_source_length=16)
     model = tiny_run.model()
-    content = litert.convert(model, litert.fixed_signatures(model, config))
+    content = litert.convert(model, litert.fixed_signatures(model, config, None))
     # Keys and values of one decoder layer: 1016 positions of 8 hypotheses.
     assert 2 * 1016 * 8 * model.config.d_model * 4 > 1_000_000  # bytes
     assert len(content) < model.count_params() * 4 + 300_000

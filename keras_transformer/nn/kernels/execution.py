@@ -1,8 +1,8 @@
 """How the backend runs operations, its devices and replicas, and loops.
 
 Which code is fastest depends on it: XLA fuses element-wise operations, a TensorFlow
-graph makes a pass over memory for each, and LiteRT and ONNX lack
-some operations of graphs.
+graph makes a pass over memory for each, and LiteRT and ONNX lack some
+operations of graphs.
 """
 
 from __future__ import annotations
