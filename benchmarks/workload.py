@@ -25,6 +25,7 @@ class Size:
 
 
 SIZES = {
+    "tiny": Size(4, 128, 256, 4, vocabulary_size=10000),
     "small": Size(3, 256, 1024, 4, vocabulary_size=8000),
     "base": Size(6, 512, 2048, 8, vocabulary_size=32000),
 }

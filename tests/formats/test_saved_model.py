@@ -112,8 +112,9 @@ CORE = set(
     Prod RaggedGather RaggedRange RaggedTensorFromVariant RaggedTensorToTensor
     RaggedTensorToVariant Range Rank ReadVariableOp RealDiv ReduceJoin Relu Reshape
     RestoreV2 ReverseV2 Roll Rsqrt SaveV2 Select SelectV2 Shape ShardedFilename Sigmoid
-    Sin Size Softmax Split SplitV SquaredDifference Squeeze StatefulPartitionedCall
-    StatelessRandomUniformFullIntV2 StatelessRandomUniformV2 StatelessWhile
+    Sin Size Softmax Split SplitV Square SquaredDifference Squeeze
+    StatefulPartitionedCall StatelessRandomUniformFullIntV2 StatelessRandomUniformV2
+    StatelessWhile
     StaticRegexFullMatch StaticRegexReplace StopGradient StridedSlice StringJoin
     StringLength StringLower StringSplitV2 StringStrip StringToHashBucketFast Sub Substr
     Sum Tanh TensorListFromTensor TensorListGetItem TensorListReserve TensorListSetItem
