@@ -61,7 +61,7 @@ class Server:
         )
         while not self._answers():
             if self.process.poll() is not None:
-                raise RuntimeError(f"The server of {directory} ended before it answered")
+                raise RuntimeError(f"The server of {directory} ended unasked")
             time.sleep(0.2)
 
     def _answers(self):
@@ -133,7 +133,7 @@ def measure(directory: Path, clients: Sequence[int], requests: int) -> list[list
 def main(arguments=None):
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("directories", nargs="+", type=Path, metavar="saved_models/NAME")
+    parser.add_argument("directories", nargs="+", type=Path, help="saved_models/NAME")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 10])
     parser.add_argument("--requests", type=int, default=200, help="of each row")
     options = parser.parse_args(arguments)

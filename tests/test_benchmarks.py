@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.tiny_run import ROOT, in_a_process
+from tests.tiny_run import ROOT, in_a_process, translator
 
 FOLDER = ROOT / "benchmarks"
 
@@ -99,3 +99,16 @@ def test_cost_of_every_attention_is_measured(tmp_path):
     assert results["lengths"] == [8, 16]
     for kind in results["kinds"].values():
         assert all(min(found["seconds"]) > 0 for found in kind.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_clients_of_the_server_wait_and_are_answered(tmp_path):
+    translator().export(tmp_path / "tiny" / "1")
+    words = "--clients 1 2 --requests 4"
+    done = in_a_process(FOLDER / "latency.py", tmp_path / "tiny", *words.split())
+    assert done.returncode == 0, done.stderr
+    _, _, *rows = done.stdout.splitlines()
+    cells = [[int(cell) for cell in row.strip("| ").split(" | ")[1:]] for row in rows]
+    assert [clients for clients, *_ in cells] == [1, 2]
+    assert all(0 < median <= late and peak > 100 for _, median, late, peak in cells)
