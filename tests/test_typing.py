@@ -120,8 +120,10 @@ def test_a_layer_documents_its_own_arguments(cls):
         expected |= {*LayerArguments.__annotations__} - {*WeightOptions.__annotations__}
     if cls.__init__ is keras.layers.Layer.__init__:
         return
-    section = re.split(r"\n    \w[\w ]+:\n", cls.__doc__.split("    Args:\n")[1])[0]
-    documented = re.findall(r"^        (\w+): ", section, re.MULTILINE)
+    # Python 3.13 removes the indentation of docstrings.
+    text = inspect.cleandoc(cls.__doc__).split("\nArgs:\n")[1]
+    section = re.split(r"\n\w[\w ]+:\n", text)[0]
+    documented = re.findall(r"^    (\w+): ", section, re.MULTILINE)
     assert len(documented) == len(set(documented)) and set(documented) <= expected
     # Of another class, or told together with another one.
     told = {name for name in expected if f"`{name}`" in section} | {"name"}
