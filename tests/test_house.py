@@ -33,14 +33,14 @@ DOORS = {
     "apps": 17301,
     "config": 5513,
     "formats": 17980,
-    "models": 12226,
+    "models": 12256,
     "nn": 25043,
     "search": 17800,
     "testing": 3417,
     "text": 19283,
     "training": 16052,
 }
-WHOLE = 137082
+WHOLE = 137112
 # Switches of file. The threads of `train` do not always meet alike: 3 more or less.
 WALKS = {
     "encoder_layer": 12,

@@ -47,7 +47,8 @@ def _load(path):
     """Loads a model from an archive whose checksums are right."""
     with zipfile.ZipFile(path) as archive:
         # Keras seeks in the weights, and from Python 3.12 on that ends their check.
-        if damaged := archive.testzip():
+        damaged = archive.testzip()
+        if damaged:
             raise ValueError(f"bad checksum of {damaged}")
     return keras.saving.load_model(path, compile=False)
 
