@@ -7,6 +7,7 @@ What the converter, tf2onnx, lacks or does wrongly stands here.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import logging
 import tempfile
@@ -63,14 +64,14 @@ def export_onnx(
     def write(directory, model, signatures):
         import onnx
 
-        models = {}
-        for name, function in signatures.items():
-            converted = _converted(function)
-            _check_operations(converted, type(model).__name__)
-            models[name] = change[quantize](converted)
-        _share_weights(models.values(), directory / "weights.bin")
-        for name, converted in models.items():
-            onnx.save(converted, directory / f"{name}.onnx")
+        places = {}
+        with (directory / "weights.bin").open("wb") as weights:
+            for name, function in signatures.items():
+                converted = _converted(function)
+                _check_operations(converted, type(model).__name__)
+                converted = change[quantize](converted)
+                _share_weights(converted, weights, places)
+                onnx.save(converted, directory / f"{name}.onnx")
 
     return write_directory(
         "keras_transformer.onnx.1", write, translator, path, quantize, languages
@@ -94,6 +95,7 @@ def _converted(function):
             },
             custom_rewriter=[_keep_infinities],
         )
+    gc.collect()  # The graphs, whose nodes refer to them, hold all weights.
     _free_invariants(model.graph)
     return model
 
@@ -106,15 +108,17 @@ def _mended() -> Iterator[None]:
     # The others take half of the time for nothing, but for one, `reshape_optimizer`,
     # which takes the shape of one tensor for that of another.
     names = "fold_constants", "merge_duplication", "remove_identity"
-    every = optimizer._optimizers
-    optimizer._optimizers = {name: every[name] for name in names}
+    kept = {name: optimizer._optimizers[name] for name in names}
+    optimize = optimizer.optimize_graph
+    # It would copy all weights before each optimizer, in case that fails.
+    optimizer.optimize_graph = lambda graph, *_, **__: optimize(graph, False, kept)
     logger = logging.getLogger("tf2onnx")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        optimizer._optimizers = every
+        optimizer.optimize_graph = optimize
         logger.setLevel(level)
 
 
@@ -297,25 +301,21 @@ def _quantised(model):
         return onnx.load(path)
 
 
-def _share_weights(models, path):
-    """Moves the large tensors of models into one file, equal ones once."""
+def _share_weights(model, file, places):
+    """Moves the large tensors of a model into a file; `places` has those of others."""
     from onnx.external_data_helper import set_external_data
 
-    places = {}
-    with path.open("wb") as file:
-        for model in models:
-            graphs = _graphs(model.graph)
-            for tensor in (one for graph in graphs for one in graph.initializer):
-                if not _is_large(tensor):
-                    continue
-                content = tensor.raw_data
-                key = hashlib.sha256(content).digest()
-                if key not in places:
-                    file.write(bytes(-file.tell() % _PAGE))
-                    places[key] = file.tell()
-                    file.write(content)
-                set_external_data(tensor, path.name, places[key], len(content))
-                tensor.ClearField("raw_data")
+    for tensor in (one for graph in _graphs(model.graph) for one in graph.initializer):
+        if not _is_large(tensor):
+            continue
+        content = tensor.raw_data
+        key = hashlib.sha256(content).digest()
+        if key not in places:
+            file.write(bytes(-file.tell() % _PAGE))
+            places[key] = file.tell()
+            file.write(content)
+        set_external_data(tensor, Path(file.name).name, places[key], len(content))
+        tensor.ClearField("raw_data")
 
 
 def _is_large(tensor):
