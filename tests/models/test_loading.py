@@ -122,6 +122,16 @@ def test_damage_anywhere_is_one_kind_of_error_or_harmless(path):
     assert refused >= 1.5 * len(places)
 
 
+def test_a_checksum_is_read_before_the_weights(path):
+    with zipfile.ZipFile(path) as archive:
+        weights = archive.read("model.weights.h5")
+    content = bytearray(path.read_bytes())
+    content[content.index(weights) + len(weights) // 2] ^= 0x55
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="bad checksum of model.weights.h5$"):
+        load_model(path)
+
+
 @pytest.mark.one_case('{"config": 3}')
 @pytest.mark.parametrize(
     "content", [b"null", b"[]", b"{", b"[" * 10**6, b"{}", b'{"config": 3}']
