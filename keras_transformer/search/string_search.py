@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.search.generator import Generator
+from keras_transformer.search.translation import LOWEST
 from keras_transformer.text.in_graph import (
     count_places,
     cut_texts,
@@ -167,7 +168,7 @@ class StringSearch:
         is_empty = (source.lengths <= 1)[:, None]
         said = self.tokenizers.target.detokenize(tf.reshape(ids, (-1, length)))
         said = tf.where(is_empty, "", tf.reshape(said, (-1, count)))
-        scores = tf.where(is_empty, 0.0, result.scores)
+        scores = tf.where(is_empty, 0.0, tf.maximum(result.scores, LOWEST))
         row = tf.repeat(tf.range(batch), count)
         flat = tf.reshape(said, [-1])
         doubts = doubts_of(

@@ -7,7 +7,6 @@ is handled by TensorFlow.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import tensorflow as tf
 
 from keras_transformer.models.searchable import Searchable
 from keras_transformer.search.string_search import one_of, ordered
+from keras_transformer.search.translation import LOWEST
 from keras_transformer.text.in_graph import shown_tokens
 
 
@@ -36,7 +36,7 @@ def nbest(search, text, n_best=None):
 
     Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
     the spans that each lacks, and `truncated` [B]. A text that several outputs spell
-    stands once: the last places are "" with score -inf.
+    stands once: the last places are "" with score `LOWEST`.
     """
     source = search.source_ids(text)
     result = search.called(
@@ -52,7 +52,7 @@ def nbest(search, text, n_best=None):
     is_known = tf.reduce_any(is_same, axis=2)
     once = {
         "translations": tf.where(is_known, "", texts),
-        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
+        "scores": tf.where(is_known, LOWEST, outputs["scores"]),
     }
     order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
     return ordered(outputs | once, order)

@@ -5,7 +5,6 @@ This file only needs NumPy. A LiteRT export has a copy of it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -17,6 +16,9 @@ if __package__:
     from keras_transformer.text.spans import MARK, finder
 else:  # Beside a copy of that file.
     from spans import MARK, finder
+
+# Score of a translation that was not found: JSON has no word for minus infinity.
+LOWEST = float(np.finfo(np.float32).min)
 
 
 class Sentence(NamedTuple):
@@ -144,7 +146,7 @@ class TextTranslator:
         """Returns up to `n_best` scored translations of each sentence, best first.
 
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
-        finds none, the only translation is empty with score -inf.
+        finds none, the only translation is empty with the lowest score of float32.
         """
         check_integer("n_best", n_best)
         if not 1 <= n_best <= self.most:
@@ -160,9 +162,9 @@ class TextTranslator:
             found = [
                 _translation(text, score, is_cut, doubts, lost)
                 for text, score, doubts, lost in zip(*columns, strict=True)
-                if np.isfinite(score)
+                if score > LOWEST
             ]
-            nothing = Translation("", -math.inf, is_cut, doubts=("empty",))
+            nothing = Translation("", LOWEST, is_cut, doubts=("empty",))
             results.append(found[:n_best] or [nothing])
         return results
 

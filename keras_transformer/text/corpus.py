@@ -59,8 +59,8 @@ class Corpus:
         static_shapes: Give all batches of a length bucket one shape, with [B, S] =
             [B, T] and rows of padding for missing pairs. It suits XLA, which compiles
             the training step for each shape. `config.batch_shapes` implies it.
-        robust: Show 7 % of the pairs of a shuffled epoch in capitals, 5 % in title
-            case, 20 % without the final mark, 5 % with a typo in the source, 10 % with
+        robust: Show 3 % of the pairs of a shuffled epoch in capitals, 2 % in title
+            case, 5 % without the final mark, 2 % with a typo in the source, 4 % with
             words of both sides as pieces that are carried over. Each pair takes its
             turn. A view that is too long or has an unknown piece is not shown.
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:

@@ -39,11 +39,11 @@ PAGES = {
     "start": "train evaluate translate export",
     "your_data": "clean",
     "training": "average evaluate plot",
-    "serving": "export translate evaluate translate export plot",
+    "serving": "export translate evaluate translate export",
     "devices": "export translate evaluate export",
     "layers": "",
     "own_model": "",
-    "coming_from_elsewhere": "translate evaluate",
+    "coming_from_elsewhere": "",
     "paper": "plot plot",
 }
 # Each trains or exports for a minute, as the README does, which another test runs.
@@ -76,10 +76,8 @@ def test_every_block_runs_in_order(page, tmp_path, run_directory, monkeypatch):
         copy = shutil.copytree(run_directory, tmp_path / "runs" / "en-de")
         search = tiny_run.CONFIG.decoding.replace(beam_size=3)  # The pages' n-best.
         (copy / "decoding.json").write_text(search.to_json(), encoding="utf-8")
-    names, ran = run(DOCS / f"{page}.md", () if page == "start" else ("train",))
+    _, ran = run(DOCS / f"{page}.md", () if page == "start" else ("train",))
     assert ran == PAGES[page].split()
-    if page == "start":
-        assert names["model"].output_shape == (None, 2)
     if page == "serving":
         lines = Path("news.de").read_text("utf-8").splitlines()
         assert len(lines) == len(tiny_run.VALID)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_transformer import LiteTranslator, Translator
 from keras_transformer.search import strings
 from keras_transformer.search.strings import SIGNATURES
+from keras_transformer.search.translation import LOWEST
 from keras_transformer.text.spans import PIECES
 from tests import tiny_run
 from tests.nn.kernels.ways import eagerly
@@ -319,7 +320,7 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
         ["x x x x", "", "", ""], ["D E F", "y", "z", ""]
     ]  # fmt: skip
     assert outputs["scores"].tolist() == [
-        [-1, -3, -np.inf, -np.inf], [-1, -2, -3, -np.inf]
+        [-1, -3, LOWEST, LOWEST], [-1, -2, -3, LOWEST]
     ]  # fmt: skip
     assert outputs["doubts"].tolist() == [
         ["loop", "empty score", "loop", "empty score"],

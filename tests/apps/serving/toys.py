@@ -7,6 +7,7 @@ import numpy as np
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.search.strings import SIGNATURES
+from keras_transformer.search.translation import LOWEST
 from tests.apps.serving.tiny_models import serving
 
 
@@ -36,7 +37,7 @@ class Toy:
         found = self.nbest(text)
         score = found["scores"][0][0]
         sources = [line for line in text[0].split("\n") if line]
-        says = [source.upper() if np.isfinite(score) else "" for source in sources]
+        says = [source.upper() if score > LOWEST else "" for source in sources]
         return {
             "translation": [text[0].upper() if any(says) else ""],
             "score": [score],
@@ -56,7 +57,7 @@ class Toy:
             raise RequestError("This text is bad.")
         if text == "worse":
             raise RuntimeError("no memory")
-        scores = [-np.inf] * 5 if text == "none" else [-1.0, -2.0, -3.0, -4.0, -np.inf]
+        scores = [LOWEST] * 5 if text == "none" else [-1.0, -2.0, -3.0, -4.0, LOWEST]
         texts = [text.upper(), text.title(), text.swapcase(), f"{text}!", ""]
         return {"translations": [texts], "scores": [scores], "truncated": text == "cut"}
 

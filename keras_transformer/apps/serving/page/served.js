@@ -135,11 +135,11 @@ async function showAnswer(asked) {
   choose(chosen);
 }
 
-/** Returns the translations of an answer's row; one that was not found has no score. */
+/** Returns an answer's translations; what was not found is "" with float32's lowest score. */
 function translationsOf({ translation, score, translations, scores }) {
   const found = translations?.map((text, place) => ({ text, score: scores[place] }));
   const all = translation === undefined ? found : [{ text: translation, score }];
-  return all.filter(({ text, score }) => score !== null || text.trim() !== "");
+  return all.filter(({ text, score }) => score > -1e38 || text.trim() !== "");
 }
 
 function show(translations, text, isWarning) {
@@ -189,10 +189,9 @@ function ask(signature, rows) {
 /** Returns what the server answers, or `error`; that it does not is shown. */
 async function answerOf(path, options) {
   try {
-    const answer = await (await fetch(path, options)).text();
+    const answer = await (await fetch(path, options)).json();
     element("failure").hidden = true;
-    // As from TensorFlow Serving, an infinite number is written in a word that JSON lacks.
-    return JSON.parse(answer.replace(/"(?:[^"\\]|\\.)*"|-?Infinity/g, (word) => (word[0] === '"' ? word : "null")));
+    return answer;
   } catch {
     tell(element("failure-text"), "The program that serves this page has ended or cannot be reached. Start it again.");
     element("failure").hidden = false;
