@@ -75,8 +75,8 @@ class DataConfig(Config):
 
     batch_tokens: int | None = option(
         None,
-        "tokens per batch on the longer side, padding counted; default 4096, or the "
-        "paper's 25000 on a GPU",
+        "tokens per batch on the longer side, padding counted; default 4096, or in a "
+        "run on a GPU the paper's 25000",
         minimum=1,
     )
     max_length: int = option(
@@ -152,7 +152,8 @@ class DecodingConfig(Config):
     )
     max_source_length: int = option(
         256,
-        "longest source; the rest is cut off (tokens, the end token counted)",
+        "longest sentence (tokens, the end token counted); a text is translated in parts, "
+        "a single sentence cut",
         minimum=2,
         maximum=MOST_TOKENS,
     )

@@ -57,5 +57,5 @@ def format_of(path: str | Path) -> str:
         return "marian"
     raise ValueError(
         f"{path} must be a folder of Marian (.npz or .bin) or of Hugging Face "
-        "(model.safetensors)."
+        "(model.safetensors or pytorch_model.bin)."
     )

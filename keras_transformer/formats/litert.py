@@ -62,7 +62,7 @@ def export_litert(
     """Writes a directory for `keras_transformer.formats.LiteTranslator`.
 
     It has model.tflite, the SentencePiece models, translator.json for clients, and
-    translate.py, which with translation.py translates without this package. The
+    translate.py, which with the files beside it translates without this package. The
     signatures of model.tflite share their weights. B sentences, S and T tokens and P
     tokens of a prefix are free in every call:
 

@@ -64,11 +64,13 @@ def export_saved_model(
 
     | signature       | inputs            | outputs                                |
     |-----------------|-------------------|----------------------------------------|
-    | serving_default | text              | translation, score                     |
+    | serving_default | text              | translation, score; of its sentences   |
+    |                 |                   | sources, translations, scores [B, K]   |
     | nbest           | text              | translations, scores [B, n_best]       |
     | score           | source, target    | log_probability, tokens [B, T],        |
     |                 |                   | token_log_probabilities [B, T] (nats)  |
-    | align           | text              | translation, source_tokens [B, S],     |
+    | align           | text              | translation, score,                    |
+    |                 |                   | source_tokens [B, S],                  |
     |                 |                   | target_tokens [B, T],                  |
     |                 |                   | attention [B, T, S]                    |
     | sample          | text, temperature | translation, score                     |
@@ -77,9 +79,10 @@ def export_saved_model(
     | complete        | text, prefix      | translation, score                     |
 
     A model without a `DecoderLayer` has no `align`. Every signature also returns
-    `truncated` [B]: whether a text was cut at the longest source. With a vocabulary
-    that has pieces for spans, all translations have `lost` [B, ...]: the URLs, tags and
-    the like that they lack, padded with "".
+    `truncated` [B]: whether a text was cut at the longest source. All translations have
+    `doubts` [B] ([B, n_best] of `nbest`): words with a space between. With a vocabulary
+    that has pieces for spans, they have `lost` [B, ...]: the URLs, tags and the like
+    that they lack, padded with "".
 
     The version also has warm-up requests, a model card (README.md), and in assets.extra
     training_data.json and page.json, for the page of `serve`. Beside the versions the

@@ -181,8 +181,8 @@ class TextTranslator:
         """Samples a translation of each text, with `top_k` and `top_p` of the search.
 
         The temperature divides the logits, from 0 (greedy) to infinity (uniform), but
-        not the scores. Text i uses the seed `seed` + i in any batch. LiteRT draws
-        other translations than TensorFlow, and needs a seed of at least 0.
+        not the scores. Text i uses the seed `seed` + i in any batch. LiteRT and
+        ONNX draw other translations than TensorFlow, and need a seed of at least 0.
         """
         is_number = isinstance(temperature, Real) and not isinstance(temperature, bool)
         if not is_number or not temperature >= 0:  # such as NaN

@@ -30,9 +30,9 @@ class Translator(TextTranslator):
 
     On the TensorFlow backend translation is one graph, which `export` writes; on JAX
     and PyTorch only the tokenizers run in TensorFlow. The methods of `TextTranslator`
-    return results in the order of the texts. A text longer than
-    `config.max_source_length` is cut; an empty text has an empty translation with score
-    0.
+    return results in the order of the texts. A call and `translate` take texts of any
+    length; the others cut a sentence longer than `config.max_source_length`. An empty
+    text has an empty translation with score 0.
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that a `Generator`

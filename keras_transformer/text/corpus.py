@@ -66,7 +66,7 @@ class Corpus:
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:
             ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
-            text, tokenizers, `max_length` and `bad_line_share` match.
+            text, tokenizers, `robust`, `max_length` and `bad_line_share` match.
         console: Rich console for a progress bar.
 
     Attributes:

@@ -51,8 +51,8 @@ def open_pairs(
     | iterable of dictionaries                        | one, such as "translation"     |
 
     Text files may be gzip, whatever their names, and UTF-16 with a byte order mark.
-    Data of exactly two columns needs no keys: the first is the source, in a .tmx what
-    its header says. A generator is read once and kept in memory; everything else is
+    Other data of exactly two columns needs no keys: the first is the source, in a .tmx
+    what its header says. A generator is read once and kept in memory; everything else is
     read repeatedly and must yield the same pairs each time.
 
     Args:

@@ -117,7 +117,9 @@ def train(
             `default_config`. A resumed run does not need it.
         model: Function of `config.model` that returns the model to train: a subclass of
             `Transformer`, or any Keras model that `Translator` takes; default
-            `Transformer`. A resumed run needs it again. Register its class with Keras.
+            `Transformer`. Its dtype policy must be that of `mixed_precision`, which is
+            "mixed_bfloat16" on a GPU unless given. A resumed run needs it again.
+            Register its class with Keras.
         command: What resumes the run at a shell, for errors about an unfinished run.
 
     Returns:
@@ -171,8 +173,8 @@ def dry_run(
     """Prints the plan of `train` with these arguments: data, device, parameters.
 
     It reads the text, learns the vocabulary and makes the model, but writes no files.
-    It takes the arguments of `train`, raises the same errors, and returns the printed
-    numbers, under "model" and "data".
+    It takes the arguments of `train` but `callbacks`, raises the same errors, and
+    returns the printed numbers, under "model" and "data".
     """
     directory = Path(directory)
     job = _job(directory, text, config, validation, console, **given)
