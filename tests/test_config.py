@@ -298,7 +298,7 @@ def test_a_warm_up_is_a_share_of_the_run_and_keeps_its_peak():
 
 def test_the_page_on_training_shows_the_presets():
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text("utf-8")
-    page = page.partition("## Recipes")[0]
+    page = page.partition("## Presets")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (\w.*) \|$", page, re.MULTILINE)
     columns = zip(*(row.split(" | ") for row in rows), strict=True)
     cells = {name.strip("`"): list(cells) for name, *cells in columns}

@@ -302,7 +302,7 @@ def test_the_nearest_words_are_those_of_the_models_own_vectors(tmp_path, capsys)
 
 # The experiments on why the parts are there.
 
-PAGES = ("experiments.md",)
+PAGES = ("experiments.md", "../examples/README.md")
 # What several programs share.
 SHARED = {"corpora", "long_range_tasks", "report", "tasks", "translation"}
 
