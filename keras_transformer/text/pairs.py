@@ -52,8 +52,8 @@ def open_pairs(
 
     Text files may be gzip, whatever their names, and UTF-16 with a byte order mark.
     Other data of exactly two columns needs no keys: the first is the source, in a .tmx
-    what its header says. A generator is read once and kept in memory; everything else is
-    read repeatedly and must yield the same pairs each time.
+    what its header says. A generator is read once and kept in memory; everything else
+    is read repeatedly and must yield the same pairs each time.
 
     Args:
         source: The pairs, or the source side.
