@@ -175,8 +175,11 @@ def test_it_is_neither_saved_nor_trained(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("quantize", ("none", "int8"))
-def test_it_becomes_a_litert_file(tmp_path, quantize):
-    path = joined().export(tmp_path / "lite", "litert", quantize=quantize)
+@pytest.mark.parametrize("format", ("litert", "onnx"))
+def test_it_becomes_a_file_of_ids(tmp_path, format, quantize):
+    if format == "onnx":
+        pytest.importorskip("tf2onnx")
+    path = joined().export(tmp_path / "lite", format, quantize=quantize)
     lite = LiteTranslator(path)
     if quantize == "none":
         assert lite(TEXTS) == joined()(TEXTS)
