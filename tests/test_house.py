@@ -32,15 +32,15 @@ DOORS = {
     ".": 2467,
     "apps": 17301,
     "config": 5514,
-    "formats": 18000,
+    "formats": 17989,
     "models": 12256,
     "nn": 25043,
-    "search": 17825,
+    "search": 17839,
     "testing": 3417,
     "text": 19283,
     "training": 16052,
 }
-WHOLE = 137158
+WHOLE = 137161
 # Switches of file. The threads of `train` do not always meet alike: 3 more or less.
 WALKS = {
     "encoder_layer": 12,

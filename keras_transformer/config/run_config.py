@@ -152,8 +152,8 @@ class DecodingConfig(Config):
     )
     max_source_length: int = option(
         256,
-        "longest sentence (tokens, the end token counted); a text is translated in "
-        "parts, a single sentence cut",
+        "longest sentence (tokens, the end token counted); a longer one is translated "
+        "in parts, or cut where a text is one sentence, as in `nbest`",
         minimum=2,
         maximum=MOST_TOKENS,
     )

@@ -24,7 +24,6 @@ import numpy as np
 
 if __package__:
     from keras_transformer.search.translation import (
-        LOWEST,
         Sentence,
         TextTranslator,
         Translation,
@@ -37,13 +36,7 @@ else:  # Beside copies of these files.
     from doubts import DOUBTS, doubts_of, faults_of
     from sentences import CUT, GLUE, PLACE, SentenceSplitter
     from spans import PIECES, SpanFinder
-    from translation import (
-        LOWEST,
-        Sentence,
-        TextTranslator,
-        Translation,
-        check_integer,
-    )
+    from translation import Sentence, TextTranslator, Translation, check_integer
 
 DESCRIPTION = "translator.json"
 
@@ -185,7 +178,7 @@ class LiteTranslator(TextTranslator):
             texts, lost = zip(*restored, strict=True)
             once = [text not in texts[:i] for i, text in enumerate(texts)]
             outputs["translations"].append(texts)
-            outputs["scores"].append(np.where(once, np.maximum(row, LOWEST), LOWEST))
+            outputs["scores"].append(np.where(once, row, -np.inf))
             outputs["doubts"].append(doubts)
             outputs["lost"].append(lost)
         return outputs

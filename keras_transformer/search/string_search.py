@@ -14,7 +14,6 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.search.generator import Generator
-from keras_transformer.search.translation import LOWEST
 from keras_transformer.text.in_graph import (
     count_places,
     cut_texts,
@@ -33,6 +32,8 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Sentences of texts that are translated together.
 BATCH_SIZE = 32
+# Score of a translation that was not found: JSON has no word for minus infinity.
+LOWEST = tf.float32.min
 
 
 class _Tokens(NamedTuple):

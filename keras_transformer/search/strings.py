@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models.searchable import Searchable
-from keras_transformer.search.string_search import one_of, ordered
-from keras_transformer.search.translation import LOWEST
+from keras_transformer.search.string_search import LOWEST, one_of, ordered
 from keras_transformer.text.in_graph import shown_tokens
 
 
@@ -202,12 +201,16 @@ def signatures_of(model: Searchable) -> dict[str, Signature]:
 
 
 def as_arrays(outputs):
-    """Returns outputs as NumPy arrays, strings as `str`."""
+    """Returns outputs as NumPy arrays: strings as `str`, `LOWEST` as minus infinity."""
     arrays = {}
     decode = np.frompyfunc(bytes.decode, 1, 1)
     for name, tensor in outputs.items():
         array = tensor.numpy()
-        arrays[name] = decode(array) if array.dtype == object else array
+        if array.dtype == object:
+            array = decode(array)
+        elif array.dtype == np.float32:
+            array = np.where(array == LOWEST, -np.inf, array)
+        arrays[name] = array
     return arrays
 
 

@@ -5,6 +5,7 @@ This file only needs NumPy. A LiteRT export has a copy of it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -16,9 +17,6 @@ if __package__:
     from keras_transformer.text.spans import MARK, finder
 else:  # Beside a copy of that file.
     from spans import MARK, finder
-
-# Score of a translation that was not found: JSON has no word for minus infinity.
-LOWEST = float(np.finfo(np.float32).min)
 
 
 class Sentence(NamedTuple):
@@ -146,7 +144,7 @@ class TextTranslator:
         """Returns up to `n_best` scored translations of each sentence, best first.
 
         `n_best` is at most the beam size, or the `n_best` of an export. If the search
-        finds none, the only translation is empty with the lowest score of float32.
+        finds none, the only translation is empty with score -inf.
         """
         check_integer("n_best", n_best)
         if not 1 <= n_best <= self.most:
@@ -162,9 +160,9 @@ class TextTranslator:
             found = [
                 _translation(text, score, is_cut, doubts, lost)
                 for text, score, doubts, lost in zip(*columns, strict=True)
-                if score > LOWEST
+                if np.isfinite(score)
             ]
-            nothing = Translation("", LOWEST, is_cut, doubts=("empty",))
+            nothing = Translation("", -math.inf, is_cut, doubts=("empty",))
             results.append(found[:n_best] or [nothing])
         return results
 

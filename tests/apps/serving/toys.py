@@ -6,8 +6,7 @@ import numpy as np
 
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.tensors import RequestError
-from keras_transformer.search.strings import SIGNATURES
-from keras_transformer.search.translation import LOWEST
+from keras_transformer.search.strings import LOWEST, SIGNATURES
 from tests.apps.serving.tiny_models import serving
 
 
