@@ -32,8 +32,6 @@ from keras_transformer.text.tokenizer_pair import TokenizerPair
 
 # Sentences of texts that are translated together.
 BATCH_SIZE = 32
-# Score of a translation that was not found: JSON has no word for minus infinity.
-LOWEST = tf.float32.min
 
 
 class _Tokens(NamedTuple):
@@ -169,7 +167,7 @@ class StringSearch:
         is_empty = (source.lengths <= 1)[:, None]
         said = self.tokenizers.target.detokenize(tf.reshape(ids, (-1, length)))
         said = tf.where(is_empty, "", tf.reshape(said, (-1, count)))
-        scores = tf.where(is_empty, 0.0, tf.maximum(result.scores, LOWEST))
+        scores = tf.where(is_empty, 0.0, result.scores)
         row = tf.repeat(tf.range(batch), count)
         flat = tf.reshape(said, [-1])
         doubts = doubts_of(

@@ -7,6 +7,7 @@ is handled by TensorFlow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,8 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.models.searchable import Searchable
-from keras_transformer.search.string_search import LOWEST, one_of, ordered
+from keras_transformer.search.string_search import one_of, ordered
 from keras_transformer.text.in_graph import shown_tokens
+
+# What a signature returns for minus infinity, which JSON has no word for.
+LOWEST = tf.float32.min
 
 
 def translate(search, text):
@@ -35,7 +39,7 @@ def nbest(search, text, n_best=None):
 
     Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
     the spans that each lacks, and `truncated` [B]. A text that several outputs spell
-    stands once: the last places are "" with score `LOWEST`.
+    stands once: the last places are "" with score -inf.
     """
     source = search.source_ids(text)
     result = search.called(
@@ -51,7 +55,7 @@ def nbest(search, text, n_best=None):
     is_known = tf.reduce_any(is_same, axis=2)
     once = {
         "translations": tf.where(is_known, "", texts),
-        "scores": tf.where(is_known, LOWEST, outputs["scores"]),
+        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
     }
     order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
     return ordered(outputs | once, order)
@@ -168,6 +172,9 @@ class Signature(NamedTuple):
             if search.carries_spans:
                 is_lost = lost != ""
                 outputs["lost"] = tf.ragged.boolean_mask(lost, is_lost).to_tensor()
+        for name, value in outputs.items():
+            if value.dtype == tf.float32:
+                outputs[name] = tf.maximum(value, LOWEST)
         return {key: value[:batch] for key, value in outputs.items()}
 
     def tensors(self, columns):

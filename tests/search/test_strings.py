@@ -314,7 +314,7 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
     outputs = strings.as_arrays(strings.translate(search, tf.constant(texts)))
     columns = outputs["translation"], outputs["score"], outputs["doubts"]
     assert list(zip(*columns, strict=True)) == expected
-    of_graph = strings.nbest(search, tf.constant(texts[1:3]))
+    of_graph = SIGNATURES["nbest"].call(search, tf.constant(texts[1:3]))
     # JSON has no word for minus infinity, which a server would send.
     assert np.isfinite(of_graph["scores"]).all()
     outputs = strings.as_arrays(of_graph)
