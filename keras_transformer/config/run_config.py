@@ -152,8 +152,7 @@ class DecodingConfig(Config):
     )
     max_source_length: int = option(
         256,
-        "longest sentence (tokens, the end token counted); a longer one is translated "
-        "in parts, or cut where a text is one sentence, as in `nbest`",
+        "longest sentence (tokens, its end counted); `translate` halves a longer one",
         minimum=2,
         maximum=MOST_TOKENS,
     )

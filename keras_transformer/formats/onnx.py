@@ -107,8 +107,10 @@ def _mended() -> Iterator[None]:
 
     # The others take half of the time for nothing, but for one, `reshape_optimizer`,
     # which takes the shape of one tensor for that of another.
-    names = "fold_constants", "merge_duplication", "remove_identity"
-    kept = {name: optimizer._optimizers[name] for name in names}
+    kept = {
+        name: optimizer._optimizers[name]
+        for name in ("fold_constants", "merge_duplication", "remove_identity")
+    }
     optimize = optimizer.optimize_graph
     # It would copy all weights before each optimizer, in case that fails.
     optimizer.optimize_graph = lambda graph, *_, **__: optimize(graph, False, kept)

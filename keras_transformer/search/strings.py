@@ -7,7 +7,6 @@ is handled by TensorFlow.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ def nbest(search, text, n_best=None):
 
     Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
     the spans that each lacks, and `truncated` [B]. A text that several outputs spell
-    stands once: the last places are "" with score -inf.
+    stands once: the last places are "" with score `LOWEST`.
     """
     source = search.source_ids(text)
     result = search.called(
@@ -55,7 +54,7 @@ def nbest(search, text, n_best=None):
     is_known = tf.reduce_any(is_same, axis=2)
     once = {
         "translations": tf.where(is_known, "", texts),
-        "scores": tf.where(is_known, -math.inf, outputs["scores"]),
+        "scores": tf.where(is_known, LOWEST, outputs["scores"]),
     }
     order = tf.argsort(tf.cast(is_known, tf.int32), axis=1, stable=True)
     return ordered(outputs | once, order)
@@ -70,11 +69,10 @@ def complete(search, text, prefix):
     target = search.target_ids(prefix, source)
     # A prefix has no end token.
     tokenizer = search.tokenizers.target
-    is_end = target.ids == tokenizer.end_id
-    prefixes = tf.where(is_end, tokenizer.pad_id, target.ids)[:, :-1]
+    prefixes = tf.where(target.ids == tokenizer.end_id, tokenizer.pad_id, target.ids)
     lengths = target.lengths - 1
     result = search.called(
-        search.generator.search, source.ids, source.lengths, prefixes, lengths
+        search.generator.search, source.ids, source.lengths, prefixes[:, :-1], lengths
     )
     both = source._replace(
         lengths=source.lengths + lengths, truncated=source.truncated | target.truncated
@@ -167,15 +165,14 @@ class Signature(NamedTuple):
         spare = tf.cast(batch < 1, tf.int32)
         some = [tf.concat([x, tf.zeros([spare], x.dtype)], axis=0) for x in inputs]
         outputs = self.function(search, *some, **options)
-        if "lost" in outputs:
-            lost = outputs.pop("lost")
-            if search.carries_spans:
-                is_lost = lost != ""
-                outputs["lost"] = tf.ragged.boolean_mask(lost, is_lost).to_tensor()
+        lost = outputs.pop("lost", None)
+        if lost is not None and search.carries_spans:
+            outputs["lost"] = tf.ragged.boolean_mask(lost, lost != "").to_tensor()
         for name, value in outputs.items():
-            if value.dtype == tf.float32:
-                outputs[name] = tf.maximum(value, LOWEST)
-        return {key: value[:batch] for key, value in outputs.items()}
+            if value.dtype.is_floating:
+                value = tf.maximum(value, LOWEST)
+            outputs[name] = value[:batch]
+        return outputs
 
     def tensors(self, columns):
         """Returns lists of inputs as tensors, by name."""
@@ -210,12 +207,11 @@ def signatures_of(model: Searchable) -> dict[str, Signature]:
 def as_arrays(outputs):
     """Returns outputs as NumPy arrays: strings as `str`, `LOWEST` as minus infinity."""
     arrays = {}
-    decode = np.frompyfunc(bytes.decode, 1, 1)
     for name, tensor in outputs.items():
         array = tensor.numpy()
         if array.dtype == object:
-            array = decode(array)
-        elif array.dtype == np.float32:
+            array = np.frompyfunc(bytes.decode, 1, 1)(array)
+        elif tensor.dtype.is_floating:
             array = np.where(array == LOWEST, -np.inf, array)
         arrays[name] = array
     return arrays
