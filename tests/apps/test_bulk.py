@@ -325,7 +325,7 @@ def cut_to(number):
 
 
 CHANGES = [
-    ("out.partial", change_a_byte), ("out.partial", cut_to(99)),
+    ("out.partial", cut_to(99)), ("out.partial.json", Path.unlink),
     ("out.partial.json", change_a_byte), ("out.partial.json", cut_to(30)),
     ("in.txt", change_a_byte), ("in.txt", cut_to(40)),
 ]  # fmt: skip
@@ -351,46 +351,12 @@ def test_what_has_changed_is_refused_with_the_remedy(
     assert output.read_bytes() == WHOLE
 
 
-def link_to_victim(path):
-    victim = path.with_name("victim")
-    victim.write_bytes(b"mine")
-    path.symlink_to(victim)
-
-
-def foreign(content):
-    return lambda path: path.write_bytes(content)
-
-
-# What somebody else has put where the translation has a file of its own.
-FOREIGN = [
-    ("out.partial", foreign(b"mine\n")), ("out.partial", link_to_victim),
-    ("out.partial", Path.mkdir), ("out.partial", os.mkfifo),
-    ("out.partial.json", foreign(b'{"mine": 1}')), ("out.partial.json", foreign(b"")),
-    ("out.partial.json", link_to_victim), ("out.partial.json", Path.mkdir),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "put"), FOREIGN)
-def test_what_somebody_else_has_written_is_left_alone(
-    source, output, tmp_path, name, put
-):
-    put(tmp_path / name)
-    files = [path for path in tmp_path.iterdir() if path.is_file()]
-    before = {path: path.read_bytes() for path in files}
-    with pytest.raises(ValueError, match=f"{tmp_path / name} is in the way"):
-        translate_file(pytest.fail, source, output, window=WINDOW)
-    assert left_over(tmp_path) == sorted({"in.txt", name, *(p.name for p in files)})
-    assert {path: path.read_bytes() for path in files} == before
-
-
-def test_what_is_longer_than_what_was_written_is_not_cut(source, output):
-    """Another file with the old sidecar beside it."""
-    interrupt(source, output, 40)
+def test_a_file_of_something_else_is_left_alone(source, output):
     path = output.with_name("out.partial")
-    path.write_bytes(b"mine" * 999)
-    with pytest.raises(ValueError, match="it has changed since it was written"):
+    path.write_bytes(b"mine")
+    with pytest.raises(ValueError, match="partial.json is missing"):
         translate_file(pytest.fail, source, output, window=WINDOW)
-    assert path.read_bytes() == b"mine" * 999
+    assert path.read_bytes() == b"mine"
 
 
 def test_lines_after_those_done_may_change_and_the_model_may_not(source, output):

@@ -33,7 +33,6 @@ from keras_transformer.terminal import in_doubt, in_time
 from keras_transformer.text.lines import MAX_LINE_BYTES, lines_of, one_line, read_lines
 
 WINDOW = 1024
-_BLOCK = 1 << 20  # bytes of a file that are read at a time
 # Doubtful lines that a summary has, and that it shows.
 _NAMED = 100
 _SHOWN = 10
@@ -120,7 +119,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1, a line is not UTF-8 or has 256 KiB, an
-            unfinished output has other lines, another `fingerprint` or has changed, or
+            unfinished output has other lines or another `fingerprint`, or
             OUTPUT.partial is a file of something else.
 
     Example:
@@ -304,7 +303,6 @@ class _Done(NamedTuple):
     lines: int = 0  # of the source
     bytes: int = 0  # of the output
     source: str = _NOTHING  # digest of those lines
-    written: str = _NOTHING  # digest of those bytes
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
@@ -332,9 +330,7 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self._read = hashlib.sha256()
         self.done = _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
-        self._check_free()
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        self._stream = open(os.open(self._path, flags, 0o666), "a+b")
+        self._stream = self._path.open("a+b")
 
     def __exit__(self, *exception):
         # On a full disk closing fails like the write, which has raised already.
@@ -351,14 +347,11 @@ class _PartialOutput(contextlib.AbstractContextManager):
         size = self._stream.seek(0, os.SEEK_END)
         # A new file: an existing sidecar belongs to a removed one.
         done = self._counted() if size else _Done()
-        if done is None:
-            raise self._refused(f"{self._sidecar} is damaged")
+        if done is None or done.bytes > size:
+            raise self._refused(f"{self._sidecar} is missing or does not fit it")
         if done.lines and done.fingerprint != self._fingerprint:
             raise self._refused("it was made with another model or other options")
         self.done = done._replace(fingerprint=self._fingerprint)
-        self._written = self._digest(done.bytes)
-        if done.written != self._written.hexdigest():
-            raise self._refused("it has changed since it was written")
         if not done.lines:
             write_json(self._sidecar, self.done._asdict())
         self._stream.truncate(done.bytes)
@@ -366,40 +359,13 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self.done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
 
-    def _check_free(self):
-        """Raises `ValueError` if what is not a translation's has one of the names."""
-        for path in (self._path, self._sidecar):
-            if path.is_symlink() or (path.exists() and not path.is_file()):
-                raise self._in_the_way(path)
-        has_content = self._path.exists() and self._path.stat().st_size > 0
-        has_sidecar = self._sidecar.exists()
-        if has_content and not has_sidecar:
-            raise self._in_the_way(self._path)
-        if has_sidecar and not has_content and self._counted() is None:
-            raise self._in_the_way(self._sidecar)
-
-    def _in_the_way(self, path):
-        return ValueError(
-            f"{path} is in the way: no unfinished translation has written it. Move it, "
-            "or choose another output."
-        )
-
     def _counted(self):
-        """Returns what the sidecar says, or `None` if it is damaged."""
+        """Returns what the sidecar says, or `None` if it is missing or damaged."""
         try:
             values = json.loads(self._sidecar.read_bytes())
             return _Done(**{name: values[name] for name in _Done._fields})
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
-
-    def _digest(self, size):
-        """Returns the SHA-256 of the first bytes."""
-        found = hashlib.sha256()
-        self._stream.seek(0)
-        while block := self._stream.read(min(size, _BLOCK)):
-            found.update(block)
-            size -= len(block)
-        return found
 
     def _count(self, texts):
         for text in texts:
@@ -431,7 +397,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
-        self._written.update(content)
         with naming(self._path):
             self._stream.write(content)
             self._stream.flush()
@@ -440,7 +405,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
             lines=self.done.lines + len(texts),
             bytes=self.done.bytes + len(content),
             source=self._read.hexdigest(),
-            written=self._written.hexdigest(),
             fingerprint=self._fingerprint,
             truncated=self.done.truncated + len(cut),
             first_truncated=self.done.first_truncated or min(cut, default=None),
