@@ -294,8 +294,6 @@ ERRORS = {
     # Layers of others.
     "kt.MultiHeadAttention.from_keras(keras.layers.Dense(2))":
         (TypeError, "Received: Dense"),
-    "kt.EncoderLayer.from_keras(keras.layers.Dense(2))":
-        (TypeError, "`layer` must be a `keras_hub.layers.TransformerEncoder`"),
     "kt.MultiHeadAttention.from_keras(keras.layers.MultiHeadAttention(2, 3))":
         "`layer` must be built",
     "kt.MultiHeadAttention.from_keras(theirs(OtherAttention))":

@@ -233,22 +233,6 @@ def _of_known_sizes(spec):
     return keras.KerasTensor(shape, keras.backend.standardize_dtype(spec.dtype))
 
 
-def keras_hub_parts(layer) -> dict:
-    """Returns the sub-layers, or `None`, of KerasHub's layers by our names."""
-    # Leans on keras_hub/src/layers/modeling/transformer_encoder.py: build.
-    # Leans on keras_hub/src/layers/modeling/transformer_decoder.py: build.
-    names = {
-        "self_attention": "_self_attention_layer",
-        "self_attention_norm": "_self_attention_layer_norm",
-        "cross_attention": "_cross_attention_layer",
-        "cross_attention_norm": "_cross_attention_layer_norm",
-        "hidden": "_feedforward_intermediate_dense",
-        "output": "_feedforward_output_dense",
-        "feed_forward_norm": "_feedforward_layer_norm",
-    }
-    return {ours: getattr(layer, theirs, None) for ours, theirs in names.items()}
-
-
 def layers_within(layer) -> list:
     """Returns all layers within a layer or model, at any depth."""
     # Leans on keras/src/layers/layer.py: Layer._flatten_layers.

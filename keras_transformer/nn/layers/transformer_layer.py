@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 import keras
 
@@ -20,7 +20,6 @@ from keras_transformer.nn.layers.basic import (
     LayerNormalization,
 )
 from keras_transformer.nn.layers.dropout import Dropout
-from keras_transformer.nn.layers.from_keras import layer_from_keras_hub
 from keras_transformer.nn.layers.linear_attention import LinearAttention
 from keras_transformer.nn.layers.local_attention import LocalAttention
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
@@ -254,21 +253,6 @@ class TransformerLayer(ComposedLayer):
         positions = self.positions
         positions = positions and keras.saving.serialize_keras_object(positions)
         return super().get_config() | own | {"positions": positions}
-
-    @classmethod
-    def from_keras(cls, layer: keras.layers.Layer) -> Self:
-        """Returns a layer with the weights and outputs of one of KerasHub's.
-
-        Args:
-            layer: A built `keras_hub.layers.TransformerEncoder` for an `EncoderLayer`,
-                else a `TransformerDecoder`.
-
-        Example:
-            >>> theirs = keras_hub.layers.TransformerEncoder(8, num_heads=2)
-            >>> theirs.build((None, None, 6))
-            >>> layer = EncoderLayer.from_keras(theirs)
-        """
-        return layer_from_keras_hub(cls, layer)
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

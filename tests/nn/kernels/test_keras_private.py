@@ -121,20 +121,6 @@ def has_a_layout():
     return keras_private.layout_of(keras.Variable(np.ones(2))) is None
 
 
-def is_of_keras_hub():
-    import keras_hub
-
-    parts = {}
-    encoder = keras_hub.layers.TransformerEncoder(4, 2)
-    encoder.build((1, 2, 4))
-    decoder = keras_hub.layers.TransformerDecoder(4, 2)
-    decoder.build((1, 2, 4), (1, 2, 4))
-    parts = keras_private.keras_hub_parts(encoder)
-    lacks = sorted(name for name, part in parts.items() if part is None)
-    others = keras_private.keras_hub_parts(decoder).values()
-    return lacks == ["cross_attention", "cross_attention_norm"] and None not in others
-
-
 def contains_layers():
     inner = keras.layers.Dense(1)
     outer = keras.Sequential([keras.Sequential([inner])])
@@ -190,7 +176,6 @@ CHECKS = {
     "ToldWhenBuilt": tells_when_built,
     "BuildsFromSpec": builds_where_keras_does,
     "build_for": lambda: compiled().built,
-    "keras_hub_parts": is_of_keras_hub,
     "layers_within": contains_layers,
 }
 OF_TENSORFLOW = {
