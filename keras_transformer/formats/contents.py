@@ -1,8 +1,7 @@
 """The options and tensors of other systems' files.
 
-No code of a file is run: `pytorch_weights` takes the tensors alone out of a pickle. An
-option or a tensor that is not used is an error, because it may change what the model
-computes.
+No code of a file is run. An option or a tensor that is not used is an error, because it
+may change what the model computes.
 """
 
 from __future__ import annotations

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import io
+import pickle
 from pathlib import Path
 
 from keras_transformer.config.extras import required
 from keras_transformer.files import read_json
 from keras_transformer.formats.contents import Options, Tensors, described
 from keras_transformer.formats.imported_model import renamed, translator_of
-from keras_transformer.formats.pytorch_weights import read_pytorch_weights
 from keras_transformer.formats.vocabulary import Vocabulary, numbered_pieces
 from keras_transformer.search.translator import Translator
 
@@ -35,6 +37,17 @@ return_dict_in_generate temperature tf_legacy_loss top_k top_p typical_p use_bfl
 remove_invalid_values finetuning_task pruned_heads renormalize_logits unk_token_id
 is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
+# What PyTorch raises for damaged or hostile content.
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # Options of the model that must be off where they are given.
 _NEEDED = dict.fromkeys(
     (
@@ -192,7 +205,7 @@ def _tensors(path):
     weights = path / "model.safetensors"
     pickled = path / "pytorch_model.bin"
     if pickled.exists() and not weights.exists():
-        return Tensors(read_pytorch_weights(pickled), str(pickled))
+        return Tensors(_pickled_arrays(pickled), str(pickled))
     for name in ("tf_model.h5", "flax_model.msgpack"):
         if (path / name).exists() and not weights.exists():
             raise ValueError(
@@ -208,6 +221,27 @@ def _tensors(path):
     failures = (error, ValueError, KeyError, TypeError, AttributeError)
     with described(f"{weights} cannot be read", failures):
         return Tensors(safetensors.load_file(str(weights)), str(weights))
+
+
+def _pickled_arrays(path):
+    """Returns the arrays of a `state_dict` that PyTorch has pickled."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise ImportError(
+            f"PyTorch reads {path}: `pip install torch`, or write model.safetensors "
+            "where PyTorch is installed."
+        ) from error
+    content = io.BytesIO(path.read_bytes())
+    try:
+        # It makes tensors of a pickle, and runs nothing else that a pickle names.
+        state = torch.load(content, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{path} cannot be read: it must be an undamaged file of `torch.save` with "
+            "nothing but tensors by name."
+        ) from error
 
 
 def _matrices(tensors, size, width, is_tied):

@@ -275,11 +275,7 @@ def test_a_file_elsewhere_is_never_read(spoiled):
     check_refused(folder, str(folder / "passwd"), error=FileNotFoundError)
 
 
-def test_pickled_weights_and_another_cutting_of_words(spoiled):
-    folder = spoiled("hugging_face")
-    (folder / SAFETENSORS).unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Harm()))
-    check_refused(folder, "pytorch_model.bin", "it wants _pytest.outcomes")
+def test_another_cutting_of_words(spoiled):
     folder = spoiled("opus")
     (folder / "source.spm").rename(folder / "source.bpe")
     check_refused(folder, ".bpe")
