@@ -72,7 +72,11 @@ def make_models(size, config=CONFIG):
     """
     ids = keras.Input((None,), dtype="int32", name="ids")
     embedding = kt.PositionalEmbedding(
-        size, config.d_model, config.dropout_rate, pad_id=0, name="embedding"
+        size,
+        config.d_model,
+        dropout_rate=config.dropout_rate,
+        pad_id=0,
+        name="embedding",
     )
     states = kt.EncoderStack(config, name="stack")(embedding(ids))
     hidden = kt.ExactModel(ids, embedding(states, reverse=True))

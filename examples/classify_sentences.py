@@ -86,7 +86,9 @@ def classifier(ids, states, config=CONFIG):
 def make_model(num_features, config=CONFIG):
     """Returns a model from ids (B, S, 3) to logits (B, 2)."""
     ids = keras.Input((None, 3), dtype="int32", name="ids")
-    embedding = FeatureEmbedding(num_features, config.d_model, config.dropout_rate)
+    embedding = FeatureEmbedding(
+        num_features, config.d_model, dropout_rate=config.dropout_rate
+    )
     states = kt.EncoderStack(config, name="stack")(embedding(ids))
     return classifier(ids, states, config)
 

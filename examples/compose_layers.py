@@ -56,7 +56,7 @@ def make_model():
     # The mask of padding from the embedding reaches every later layer.
     states = PositionalEmbedding(VOCABULARY_SIZE, 32, pad_id=0)(ids)
     for _ in range(2):
-        states = GatedEncoderLayer(num_heads=4, d_ff=64, dropout_rate=0.0)(states)
+        states = GatedEncoderLayer(num_heads=4, d_ff=64)(states)
     answer = keras.layers.Dense(1, activation="sigmoid")(states[:, 0])
     return keras.Model(ids, answer)
 

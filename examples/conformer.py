@@ -41,7 +41,7 @@ class ConvolutionModule(keras.layers.Layer):
 class ConformerBlock(keras.layers.Layer):
     """Four residual sub-layers, each normalised first, and a final norm."""
 
-    def __init__(self, num_heads, d_ff, dropout_rate=0.1, **kwargs):
+    def __init__(self, num_heads, d_ff, dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
         self.num_heads, self.d_ff = num_heads, d_ff
         self.dropout = kt.layers.Dropout(dropout_rate)
@@ -68,7 +68,10 @@ class ConformerBlock(keras.layers.Layer):
 
 class Stack(kt.EncoderStack):
     def make_encoder_layer(self, name):
-        return ConformerBlock(self.config.num_heads, self.config.d_ff, name=name)
+        config = self.config
+        return ConformerBlock(
+            config.num_heads, config.d_ff, config.dropout_rate, name=name
+        )
 
 
 CONFORMER = {"stack": Stack, "positions": partial(kt.PositionalEncoding, "none")}

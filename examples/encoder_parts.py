@@ -20,9 +20,9 @@ class FeatureEmbedding(kt.PositionalEmbedding):
     is no feature; a token without any is padding.
     """
 
-    def __init__(self, vocabulary_size, d_model, dropout_rate=0.0, **options):
+    def __init__(self, vocabulary_size, d_model, **options):
         options.setdefault("pad_id", 0)
-        super().__init__(vocabulary_size, d_model, dropout_rate, **options)
+        super().__init__(vocabulary_size, d_model, **options)
 
     def token_vectors(self, ids):
         ids = ops.cast(ids, "int32")

@@ -120,7 +120,7 @@ def train(layer_class, arguments=None):
     states = FeatureEmbedding(1 + KEYS + VALUES + 1, 64)(ids)
     sizes = {"num_heads": 4, "d_ff": 128, "norm_first": True}
     for _ in range(2):
-        states = layer_class(**sizes, dropout_rate=0)(states)
+        states = layer_class(**sizes)(states)
     answer = keras.layers.LayerNormalization()(states[:, 0])
     model = keras.Model(ids, keras.layers.Dense(VALUES)(answer))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

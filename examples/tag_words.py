@@ -64,7 +64,9 @@ def batches(sentences, features, tags):
 def make_model(num_features, num_tags, config):
     """Returns a model from ids (B, S, 10) to logits (B, S, tags); tag 0 is padding."""
     ids = keras.Input((None, 10), dtype="int32", name="ids")
-    embedding = FeatureEmbedding(num_features, config.d_model, config.dropout_rate)
+    embedding = FeatureEmbedding(
+        num_features, config.d_model, dropout_rate=config.dropout_rate
+    )
     states = kt.EncoderStack(config, name="stack")(embedding(ids))
     return kt.ExactModel(ids, keras.layers.Dense(num_tags, name="logits")(states))
 

@@ -175,7 +175,9 @@ RATES = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
 
 
 def rates_of(config):
-    return tuple(getattr(config, name) for name in RATES)
+    """Of a layer with these options, which is where rates follow another."""
+    layer = EncoderLayer(**config.layer_options())
+    return tuple(getattr(layer, name) for name in RATES)
 
 
 @pytest.mark.parametrize(
@@ -202,13 +204,24 @@ def test_other_rates_of_dropout_follow_the_first_unless_they_are_given(config_cl
         for one in (config, config_class.from_dict(json.loads(config.to_json()))):
             assert one == config
             changed = made(one, **changes)
+            if config_class is not RunConfig:
+                assert dataclasses.replace(one, **changes) == changed
             model = changed.model if config_class is RunConfig else changed
             assert rates_of(model) == wanted
-    layer = EncoderLayer(2, 8, dropout_rate=0.0)
-    layer.build((None, None, 6))
-    assert rates_of(layer) == (0.0, 0.0, 0.0)
-    rates = layer.self_attention.dropout, layer.feed_forward.dropout_rate
-    assert rates == (0.0, 0.0)
+
+
+def test_a_layer_drops_nothing_unless_it_is_told_and_its_rates_follow_in_a_copy():
+    def rates_in(layer):
+        layer.build((None, None, 6))
+        parts = layer.self_attention.dropout, layer.feed_forward.dropout_rate
+        return (layer.dropouts[0].rate, *parts)
+
+    layer = EncoderLayer(2, 8)
+    assert rates_in(layer) == (0.0, 0.0, 0.0)
+    config = layer.get_config() | {"dropout_rate": 0.3}
+    assert rates_in(EncoderLayer.from_config(config)) == (0.3, 0.3, 0.3)
+    config |= {"attention_dropout_rate": 0.1}
+    assert rates_in(EncoderLayer.from_config(config)) == (0.3, 0.1, 0.3)
 
 
 def test_no_two_sections_have_an_option_of_one_name():
@@ -306,13 +319,14 @@ def test_the_page_on_training_shows_the_presets():
     for name, preset in PRESETS.items():
         config = RunConfig.preset(name)
         model, training = config.model, config.training
-        assert model.attention_dropout_rate == model.activation_dropout_rate
+        rate, other = rates_of(model)[1:]
+        assert rate == other
         shown = [
             f"{model.num_encoder_layers}+{model.num_decoder_layers}", model.d_model,
             config.tokenizer.most_pieces,
             config.data.batch_tokens or "4,096; GPU 25,000",
             "yes" if model.norm_first else "no", model.dropout_rate,
-            model.attention_dropout_rate, training.warmup_steps,
+            rate, training.warmup_steps,
             training.learning_rate or "the paper's", training.epochs,
             training.average_checkpoints, config.decoding.length_penalty,
         ]  # fmt: skip
@@ -331,7 +345,7 @@ CONTRADICTIONS = {
     "`attention_window` must be given with attention='local'": {"attention": "local"},
     "`attention_window` .* with no other.*attention_window=3": {"attention_window": 3},
     "`attention_dropout_rate` must be 0 with attention='linear'": (
-        {"attention": "linear"}
+        {"attention": "linear", "dropout_rate": 0.1}
     ),
     "`positions` must be vectors added .* positions='alibi'": (
         LINEAR | {"positions": "alibi"}

@@ -290,7 +290,7 @@ ERRORS = {
     'kt.TransformerConfig(d_model=7, num_heads=1, positions="sinusoidal-marian")':
         "`d_model` must be even...d_model=7",
     'kt.sinusoidal_encoding(np.arange(3), 8, "learned")':
-        "`kind` must be one of sinusoidal, sinus",
+        "`positions` must be one of sinusoidal, sinus",
     # Layers of others.
     "kt.MultiHeadAttention.from_keras(keras.layers.Dense(2))":
         (TypeError, "Received: Dense"),

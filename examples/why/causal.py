@@ -26,8 +26,7 @@ def make_model(layer_class, size):
     ids = keras.Input((None,), dtype="int32")
     states = kt.PositionalEmbedding(size, 64, pad_id=corpora.PAD)(ids)
     for _ in range(2):
-        layer = layer_class(num_heads=4, d_ff=128, dropout_rate=0.0, norm_first=True)
-        states = layer(states)
+        states = layer_class(num_heads=4, d_ff=128, norm_first=True)(states)
     logits = keras.layers.Dense(size)(keras.layers.LayerNormalization()(states))
     return keras.Model(ids, logits)
 

@@ -57,9 +57,9 @@ class Distance(RelativePositions):
     def __init__(self, strength):
         self.strength = strength
 
-    def bias(self, num_heads, query_positions, key_positions):
+    def bias(self, num_heads, query_indices, key_indices):
         offsets = ops.arange(num_heads)[:, None, None] - num_heads // 2
-        away = key_positions[None, None] - query_positions[None, :, None] - offsets
+        away = key_indices[None, None] - query_indices[None, :, None] - offsets
         return -self.strength * ops.cast(ops.square(away), "float32")
 
 

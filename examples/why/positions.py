@@ -28,8 +28,8 @@ class DistanceBias(keras.layers.Layer, RelativePositions):
         self.biases = self.add_weight(shape=(num_heads, farthest + 1))
         self.built = True
 
-    def bias(self, num_heads, query_positions, key_positions):
-        distances = query_positions[:, None] - key_positions[None, :]
+    def bias(self, num_heads, query_indices, key_indices):
+        distances = query_indices[:, None] - key_indices[None, :]
         return ops.take(self.biases, ops.clip(distances, 0, self.farthest), axis=1)
 
 
@@ -79,7 +79,7 @@ def accuracy_by_place(kind, length, updates, seed):
     states = keras.layers.Embedding(SYMBOLS, WIDTH, normal)(ids)
     states = added(4 * length)(states)
     for _ in range(2):
-        layer = Layer(HEADS, 2 * WIDTH, norm_first=True)
+        layer = Layer(HEADS, 2 * WIDTH, norm_first=True, dropout_rate=0.1)
         layer.positions = positions
         states = layer(states)
     logits = keras.layers.Dense(SYMBOLS)(LayerNormalization()(states))

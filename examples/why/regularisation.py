@@ -33,8 +33,10 @@ def make_model(corpus, rates):
 
     class Model(kt.Transformer):
         def make_embedding(self, name, vocabulary_size):
-            sizes = vocabulary_size, self.config.d_model
-            return kt.PositionalEmbedding(*sizes, rates["embeddings"], name=name)
+            rate = rates["embeddings"]
+            return kt.PositionalEmbedding(
+                vocabulary_size, self.config.d_model, dropout_rate=rate, name=name
+            )
 
     return translation.make_model(corpus, Model, rates["sub-layers"])
 

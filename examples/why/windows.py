@@ -111,7 +111,7 @@ def attention_net(words, tags, is_relu):
     config = kt.EncoderConfig(**sizes, norm_first=True, positions="rotary")
     ids = keras.Input((None,), dtype="int32")
     embedding = kt.PositionalEmbedding(
-        words, config.d_model, config.dropout_rate, positions="none", pad_id=0
+        words, config.d_model, "none", dropout_rate=config.dropout_rate, pad_id=0
     )
     stack = ReluStack(config) if is_relu else kt.EncoderStack(config)
     states = stack(embedding(ids))

@@ -68,14 +68,20 @@ ATTENTION_KINDS: dict[str, AttentionKind] = {
 }
 
 
-# Rates that are `dropout_rate` unless they are given.
-_OTHER_RATES = ("attention_dropout_rate", "activation_dropout_rate")
+def _dropout_rate(default):
+    """Returns the option `dropout_rate`."""
+    return option(
+        default,
+        "dropout of sub-layers and embeddings; also of attention weights and in the "
+        "feed-forward, unless theirs is given",
+        **RATE,
+    )
 
 
 @documented
 @dataclasses.dataclass(frozen=True)
 class SublayerConfig(Config):
-    """Options of one encoder or decoder layer; the defaults are the paper's."""
+    """Options of one encoder or decoder layer, which drops nothing by default."""
 
     num_heads: int = option(8, "attention heads, h in the paper", **UNITS)
     d_ff: int = option(2048, "width of the feed-forward layer", **UNITS)
@@ -101,12 +107,7 @@ class SublayerConfig(Config):
     num_key_value_heads: int | None = option(
         None, "heads of keys and values, a divisor of num_heads; default all", **UNITS
     )
-    dropout_rate: float = option(
-        0.1,
-        "dropout of sub-layers and embeddings; also of attention weights and in the "
-        "feed-forward, unless theirs is given",
-        **RATE,
-    )
+    dropout_rate: float = _dropout_rate(0.0)
     attention_dropout_rate: float | None = option(
         None, "dropout of attention weights; default dropout_rate", **RATE
     )
@@ -116,11 +117,6 @@ class SublayerConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        # These are numbers for whoever reads them, and follow `replace`.
-        following = tuple(x for x in _OTHER_RATES if getattr(self, x) is None)
-        for name in following:
-            object.__setattr__(self, name, self.dropout_rate)
-        object.__setattr__(self, "_following", following)
         kind = ATTENTION_KINDS[self.attention]
         attention = f"attention={self.attention!r}"
         if kind.needs_window != (self.attention_window is not None):
@@ -130,18 +126,19 @@ class SublayerConfig(Config):
                 f"attention_window={self.attention_window}"
             )
         check_groups(self.num_heads, self.num_key_value_heads)
-        without = {"num_key_value_heads": None, "attention_dropout_rate": 0}
-        for name, neutral in without.items():
-            value = getattr(self, name)
+        for name, neutral, value in (
+            ("num_key_value_heads", None, self.num_key_value_heads),
+            ("attention_dropout_rate", 0, self.rate(self.attention_dropout_rate)),
+        ):
             if value and not kind.has_weights:
                 raise ValueError(
                     f"`{name}` must be {neutral} with {attention}, which has no "
                     f"attention weights. Received: {attention}, {name}={value}"
                 )
 
-    def given(self) -> dict[str, Any]:
-        """Returns the options as arguments; a rate that follows another is `None`."""
-        return super().given() | dict.fromkeys(self._following)
+    def rate(self, own: float | None) -> float:
+        """Returns the rate of a part: its own, or `dropout_rate` in place of `None`."""
+        return self.dropout_rate if own is None else own
 
     def check_both_sides_seen(self, remedy: str = "") -> None:
         """Raises `ValueError`, with a remedy, for causal attention."""
@@ -166,6 +163,7 @@ class SublayerConfig(Config):
 class LayerConfig(SublayerConfig):
     """Sizes of a layer of attention and feed-forward; the defaults are the paper's."""
 
+    dropout_rate: float = _dropout_rate(0.1)
     d_model: int = option(512, "width of the model", **UNITS)
 
     positions: ClassVar[str | None]  # an option of every subclass

@@ -120,9 +120,9 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         return PositionalEmbedding(
             vocabulary_size,
             config.d_model,
-            0.0 if config.normalize_embeddings else config.dropout_rate,
             positions="none" if config.relative_positions else config.positions,
             max_length=config.max_positions if config.positions == "learned" else None,
+            dropout_rate=0.0 if config.normalize_embeddings else config.dropout_rate,
             dtype=self.dtype_policy,
             name=name,
         )

@@ -99,7 +99,9 @@ def test_later_token_cannot_change_an_earlier_logit_in_training(name):
     """Dropout of attention weights must not cost the causal mask (same seed)."""
     case = CASES[name]
     config = case.make().config
-    assert (config.attention_dropout_rate > 0) != ("no weights" in case.properties)
+    assert (config.rate(config.attention_dropout_rate) > 0) != (
+        "no weights" in case.properties
+    )
 
     def logits(value):
         keras.utils.set_random_seed(7)  # The same weights and the same dropout.

@@ -37,13 +37,13 @@ POSITIONS = typing.get_args(Positions)
 
 
 def sinusoidal_encoding(
-    positions: TensorLike, d_model: int, kind: Sinusoids = "sinusoidal"
+    indices: TensorLike, d_model: int, positions: Sinusoids = "sinusoidal"
 ) -> Tensor:
     """Returns position vectors of sines and cosines.
 
-    The angle of pair i of a sine and a cosine is the position times a frequency:
+    The angle of pair i of a sine and a cosine is the index times a frequency:
 
-    | kind                | frequency                      | sines and cosines |
+    | positions           | frequency                      | sines and cosines |
     |---------------------|--------------------------------|-------------------|
     | "sinusoidal"        | 10000^(-2i / d_model)          | interleaved       |
     | "sinusoidal-halves" | 10000^(-2i / d_model)          | in two halves     |
@@ -54,36 +54,36 @@ def sinusoidal_encoding(
     Tensor2Tensor.
 
     Args:
-        positions: Integer or float tensor (...), counted from 0.
+        indices: Integer or float tensor (...), the places in a sequence, from 0.
         d_model: Width of the vectors; even for two halves.
-        kind: A kind of the table.
+        positions: A kind of the table.
 
     Returns:
         Float32 tensor (..., d_model).
 
     Raises:
-        ValueError: If `kind` is unknown, or `d_model` is odd with two halves.
+        ValueError: If `positions` is unknown, or `d_model` is odd with two halves.
 
     Example:
         >>> ops.convert_to_numpy(sinusoidal_encoding(np.arange(3), 4))[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
     check_number("d_model", d_model, int, minimum=1)
-    check_choice("kind", kind, SINUSOIDS)
-    check_even("d_model", d_model, kind)
-    return _sinusoids(positions, d_model, kind)
+    check_choice("positions", positions, SINUSOIDS)
+    check_even("d_model", d_model, positions)
+    return _sinusoids(indices, d_model, positions)
 
 
-def _sinusoids(positions, d_model, kind):
+def _sinusoids(indices, d_model, positions):
     count = (d_model + 1) // 2
     # At a width of 2 Marian's single pair has the frequency 1, not 0 / 0.
-    turns = max(count - 1, 1) if kind == "sinusoidal-marian" else d_model / 2
+    turns = max(count - 1, 1) if positions == "sinusoidal-marian" else d_model / 2
     pairs = ops.arange(count, dtype="float32")
     frequencies = ops.exp(pairs * (-math.log(10000.0) / turns))
-    angles = ops.cast(positions, "float32")[..., None] * frequencies
+    angles = ops.cast(indices, "float32")[..., None] * frequencies
     sines = ops.sin(angles)
     cosines = ops.cos(angles)
-    if kind != "sinusoidal":
+    if positions != "sinusoidal":
         return ops.concatenate([sines, cosines], axis=-1)
     interleaved = ops.stack([sines, cosines], axis=-1)  # (..., count, 2)
     shape = (*ops.shape(angles)[:-1], 2 * count)
@@ -192,9 +192,9 @@ class PositionalEmbedding(PositionalEncoding):
     Args:
         vocabulary_size: Number of tokens, V.
         d_model: Width of the vectors, D.
-        dropout_rate: See `PositionalEncoding`, as for `positions` and `max_length`.
-        positions: "sinusoidal", "learned" and so on.
+        positions: See `PositionalEncoding`, as for `max_length` and `dropout_rate`.
         max_length: Rows of the table of learned positions.
+        dropout_rate: Share of the units dropped in training, in [0, 1).
         pad_id: Id that the Keras mask of the output excludes; `None` for no mask.
         embeddings_initializer: Initializer of the token table; default normal with
             standard deviation d_model^-0.5.
@@ -220,9 +220,9 @@ class PositionalEmbedding(PositionalEncoding):
         self,
         vocabulary_size: int,
         d_model: int,
-        dropout_rate: float = 0.0,
         positions: Positions = "sinusoidal",
         max_length: int | None = None,
+        dropout_rate: float = 0.0,
         pad_id: int | None = None,
         *,
         embeddings_initializer: Initializer | None = None,

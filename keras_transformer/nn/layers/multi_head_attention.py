@@ -165,7 +165,8 @@ class MultiHeadAttention(ComposedLayer):
         self.value_dim = value_dim
         self.dropout = dropout
         self.use_bias = use_bias
-        self.output_dim = output_shape  # Keras has a property `output_shape`.
+        # As in Keras, whose `summary` reads `output_shape` as the shape of an output.
+        self._output_shape = output_shape
         self.flash_attention = flash_attention
         # Keras' `activity_regularizer` would apply to the layer's output only.
         self.outputs_regularizer = keras.regularizers.get(activity_regularizer)
@@ -221,7 +222,7 @@ class MultiHeadAttention(ComposedLayer):
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
-        output_dim = self.output_dim or query_shape[-1]
+        output_dim = self._output_shape or query_shape[-1]
         self.output_dense = self._projection("output_dense", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.value_heads.width))
         self.add_own_weights()
@@ -498,7 +499,7 @@ class MultiHeadAttention(ComposedLayer):
         value_shape: Shape | None = None,
         key_shape: Shape | None = None,
     ) -> Shape:
-        return (*query_shape[:-1], self.output_dim or query_shape[-1])
+        return (*query_shape[:-1], self._output_shape or query_shape[-1])
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
         if not self.built:  # What a copy returns, which is built for these inputs.
@@ -518,7 +519,7 @@ class MultiHeadAttention(ComposedLayer):
         )
         regularizer = keras.regularizers.serialize(self.outputs_regularizer)
         own = {name: getattr(self, name) for name in kept}
-        own |= {"output_shape": self.output_dim, "activity_regularizer": regularizer}
+        own |= {"output_shape": self._output_shape, "activity_regularizer": regularizer}
         positions = self.positions
         positions = positions and keras.saving.serialize_keras_object(positions)
         return super().get_config() | own | {"positions": positions}

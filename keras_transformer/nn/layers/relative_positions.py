@@ -13,7 +13,7 @@ from keras_transformer.config.options import check_number
 from keras_transformer.types import Tensor, TensorLike
 
 
-def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> Tensor:
+def rotate(inputs: TensorLike, indices: TensorLike, base: float = 10000.0) -> Tensor:
     """Rotates each pair of units by an angle proportional to the position.
 
     Units 2i and 2i + 1 at position p rotate by p / base^(2i / K) radians, so that the
@@ -22,7 +22,7 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
 
     Args:
         inputs: Float tensor (..., T, K), K even.
-        positions: Integer or float tensor (T,) or (1,).
+        indices: Integer or float tensor (T,) or (1,), the positions.
         base: Positions in which the slowest pair rotates by about one radian.
 
     Returns:
@@ -40,7 +40,7 @@ def rotate(inputs: TensorLike, positions: TensorLike, base: float = 10000.0) -> 
     width = inputs.shape[-1]
     pairs = ops.arange(width // 2, dtype="float32")
     frequencies = ops.exp(pairs * (-2.0 * math.log(base) / width))
-    angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, K / 2)
+    angles = ops.cast(indices, "float32")[:, None] * frequencies  # (T, K / 2)
     cosines = ops.cos(angles)
     sines = ops.sin(angles)
     wide = ops.cast(inputs, "float32")
@@ -82,12 +82,12 @@ class RelativePositions:
     def check_key_dim(self, key_dim: int) -> None:
         """Raises `ValueError` if heads of this width are not possible."""
 
-    def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
+    def place(self, inputs: TensorLike, indices: TensorLike) -> Tensor:
         """Returns queries or keys (B, H, T, K) changed by positions (T,) or (1,)."""
         return inputs
 
     def bias(
-        self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
+        self, num_heads: int, query_indices: TensorLike, key_indices: TensorLike
     ) -> Tensor | None:
         """Returns a bias of the scores (H, T, S), or `None`.
 
@@ -125,8 +125,8 @@ class RotaryPositions(RelativePositions):
     def check_key_dim(self, key_dim: int) -> None:
         check_even("key_dim", key_dim, "rotary")
 
-    def place(self, inputs: TensorLike, positions: TensorLike) -> Tensor:
-        return rotate(inputs, positions, self.base)
+    def place(self, inputs: TensorLike, indices: TensorLike) -> Tensor:
+        return rotate(inputs, indices, self.base)
 
     def get_config(self) -> dict[str, Any]:
         return {"base": self.base}
@@ -154,10 +154,10 @@ class AlibiPositions(RelativePositions):
         self.after = after
 
     def bias(
-        self, num_heads: int, query_positions: TensorLike, key_positions: TensorLike
+        self, num_heads: int, query_indices: TensorLike, key_indices: TensorLike
     ) -> Tensor | None:
         slopes = ops.convert_to_tensor(alibi_slopes(num_heads), dtype="float32")
-        back = query_positions[:, None] - key_positions[None, :]
+        back = query_indices[:, None] - key_indices[None, :]
         distances = ops.cast(ops.abs(back), "float32")
         if self.after != 1:
             distances = ops.where(back < 0, self.after * distances, distances)

@@ -149,8 +149,11 @@ class TransformerLayer(ComposedLayer):
         checked.check_positions_in_attention(positions)
         if not self.causal:
             checked.check_both_sides_seen()
+        self._options = checked  # as given: `None` for a rate that follows another
         for name in _OPTIONS:
             setattr(self, name, getattr(checked, name))
+        self.attention_dropout_rate = checked.rate(checked.attention_dropout_rate)
+        self.activation_dropout_rate = checked.rate(checked.activation_dropout_rate)
         self.activation = keras.activations.get(activation)
         self.positions = relative_positions(positions)
         if positions == "alibi" and not self.causal:
@@ -248,7 +251,7 @@ class TransformerLayer(ComposedLayer):
         return self.feed_forward_residual(x, self.feed_forward, training=training)
 
     def get_config(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in _OPTIONS}
+        own = self._options.given()
         own["activation"] = keras.activations.serialize(self.activation)
         positions = self.positions
         positions = positions and keras.saving.serialize_keras_object(positions)

@@ -1,5 +1,6 @@
 """Embeddings and added positions against NumPy and closed forms."""
 
+import inspect
 import math
 
 import keras
@@ -107,9 +108,18 @@ def test_halves_closed_form():
     assert_close(
         sinusoidal_encoding(np.array([100]), 2, "sinusoidal-marian"), [[sine, cosine]]
     )
-    for kind in ("sinusoidal-halves", "sinusoidal-marian"):
-        expected = reference.halved_positions(50, 32, kind == "sinusoidal-marian")
-        assert_close(sinusoidal_encoding(np.arange(50), 32, kind), expected)
+    for positions in ("sinusoidal-halves", "sinusoidal-marian"):
+        expected = reference.halved_positions(50, 32, positions == "sinusoidal-marian")
+        found = sinusoidal_encoding(np.arange(50), 32, positions=positions)
+        assert_close(found, expected)
+
+
+def test_arguments_that_embedding_and_encoding_share_have_one_order():
+    encoding, embedding = (
+        [*inspect.signature(kind).parameters]
+        for kind in (PositionalEncoding, PositionalEmbedding)
+    )
+    assert encoding[:3] == embedding[2:5] == ["positions", "max_length", "dropout_rate"]
 
 
 def test_sinusoids_work_at_any_length(rng):
@@ -170,7 +180,7 @@ def test_dropout_acts_on_the_sum():
 
 def test_a_sequential_without_an_input_gives_the_ids_as_floats():
     embedding = PositionalEmbedding(VOCABULARY, WIDTH)
-    model = keras.Sequential([embedding, EncoderLayer(2, 8, dropout_rate=0.0)])
+    model = keras.Sequential([embedding, EncoderLayer(2, 8)])
     outputs = ops.convert_to_numpy(model(IDS))
     expected = ops.convert_to_numpy(model.layers[1](embedding(IDS)))
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)

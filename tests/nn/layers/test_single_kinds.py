@@ -137,8 +137,8 @@ def test_other_positions_can_be_written(rng):
     class Nearest(RelativePositions):
         """Lets each position see itself alone, by a low bias."""
 
-        def bias(self, num_heads, query_positions, key_positions):
-            same = ops.equal(query_positions[:, None], key_positions[None, :])
+        def bias(self, num_heads, query_indices, key_indices):
+            same = ops.equal(query_indices[:, None], key_indices[None, :])
             return ops.where(same, 0.0, -1e9)[None]
 
     layer = random_layer(MultiHeadAttention(6, 4, positions=Nearest()), rng, SHAPE)
