@@ -13,6 +13,8 @@ import re
 import shutil
 import uuid
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -189,10 +191,23 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
 
 def is_damage(error: Exception) -> bool:
     """Whether an error of reading is that of a damaged file, not of the machine."""
-    # Errors of the machine have a number. That of NumPy, which seeks to before the
-    # beginning of a cut file, is EINVAL.
-    number = getattr(error, "errno", None) or errno.EINVAL
-    return number == errno.EINVAL and not isinstance(error, MemoryError)
+    if isinstance(error, OSError):
+        # The machine's have a number, HDF5's none. That of NumPy, which seeks to before
+        # the beginning of a cut file, is EINVAL.
+        return error.errno in (None, errno.EINVAL)
+    kinds = ValueError, LookupError, EOFError, RecursionError
+    return isinstance(error, (*kinds, zipfile.BadZipFile, zlib.error))
+
+
+def check_archive(path: str | Path):
+    """Raises an error that `is_damage` knows unless a ZIP archive is whole."""
+    with zipfile.ZipFile(path) as archive:
+        try:
+            damaged = archive.testzip()
+        except RuntimeError as error:  # Of a flag for encryption, or a method.
+            raise ValueError(str(error)) from error
+    if damaged:
+        raise ValueError(f"bad checksum of {damaged}")
 
 
 @contextlib.contextmanager

@@ -9,26 +9,27 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.files import is_damage
+from keras_transformer.files import check_archive, is_damage
 from keras_transformer.models.transformer import Transformer
 
 
 def load_model(path: str | Path) -> keras.Model:
     """Returns the model of a file, not compiled; damage raises `ValueError`.
 
-    The options of a `Transformer` are checked before it is built.
+    The options of a `Transformer` are checked before it is built; what goes wrong then
+    is no damage, and is raised as Keras or the machine says it.
     """
     path = Path(path)
-    kind, claimed = _reading(path, _claimed)
+    kind, claimed = _claimed(path)
     if kind is Transformer:
         _options(path, claimed)
-    return _reading(path, _load)
+    return keras.saving.load_model(path, compile=False)
 
 
 def read_config(path: str | Path) -> TransformerConfig:
     """Returns the options of the `Transformer` in a file, without building it."""
     path = Path(path)
-    kind, claimed = _reading(path, _claimed)
+    kind, claimed = _claimed(path)
     if kind is not Transformer:
         raise ValueError(
             f"{path} must hold a `Transformer`. Received: {claimed['class_name']}"
@@ -37,20 +38,20 @@ def read_config(path: str | Path) -> TransformerConfig:
 
 
 def _claimed(path):
-    """Returns the class and the configuration in config.json of the archive."""
-    with zipfile.ZipFile(path) as archive:
-        claimed = json.loads(archive.read("config.json"))
-    return keras.saving.get_registered_object(claimed["registered_name"]), claimed
-
-
-def _load(path):
-    """Loads a model from an archive whose checksums are right."""
-    with zipfile.ZipFile(path) as archive:
+    """Returns the class and the configuration in config.json of a whole archive."""
+    try:
         # Keras seeks in the weights, and from Python 3.12 on that ends their check.
-        damaged = archive.testzip()
-        if damaged:
-            raise ValueError(f"bad checksum of {damaged}")
-    return keras.saving.load_model(path, compile=False)
+        check_archive(path)
+        with zipfile.ZipFile(path) as archive:
+            claimed = json.loads(archive.read("config.json"))
+        if not isinstance(claimed, dict):
+            raise ValueError("config.json must hold an object")
+        return keras.saving.get_registered_object(claimed["registered_name"]), claimed
+    except Exception as error:
+        if not is_damage(error):
+            raise  # The machine failed: the file may be whole.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is damaged or not a Keras model: {reason}") from error
 
 
 def _options(path, claimed):
@@ -58,14 +59,3 @@ def _options(path, claimed):
         return TransformerConfig.from_dict(claimed["config"]["config"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: `config` is bad: {error}") from error
-
-
-def _reading(path, read):
-    """Returns `read(path)`; turns the many errors of damaged files into one."""
-    try:
-        return read(path)
-    except Exception as error:
-        if not is_damage(error):
-            raise  # The machine failed: the file may be whole.
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} is damaged or not a Keras model: {reason}") from error

@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.files import is_damage, replacing
+from keras_transformer.files import check_archive, is_damage, replacing
 from keras_transformer.terminal import warn
 from keras_transformer.text.pairs import checked_path
 
@@ -120,10 +120,8 @@ class StateFiles:
 
 
 def _read(path):
+    check_archive(path)  # First: a damaged header may ask for any memory.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-        # Checked first: a damaged header may ask for any memory.
-        if damaged := archive.zip.testzip():
-            raise ValueError(f"bad checksum of {damaged}")
         values = [archive[name] for name in sorted(archive.files) if name != "header"]
         return State(**json.loads(archive["header"].tobytes()), values=values)
 
@@ -193,7 +191,7 @@ def can_be_opened(path: str | Path) -> bool:
     try:
         with h5py.File(path) as file:
             file.visititems(lambda name, item: None)
-    except FileNotFoundError:
+    except (FileNotFoundError, RuntimeError):  # The latter is HDF5's, of some damage.
         return False
     except Exception as error:
         if is_damage(error):
@@ -219,12 +217,11 @@ def load_average(model: keras.Model, paths: Sequence[str | Path]):
         try:
             with _without_optimizer(model):
                 model.load_weights(path)
-        # Damage raises many errors, depending on its place.
         except Exception as error:
-            if not is_damage(error):
+            if not is_damage(error) and can_be_opened(path):
                 raise
             raise ValueError(
-                f"{path} does not fit the model, or is damaged."
+                f"{path} does not fit the model, or is damaged: {error}"
             ) from error
         if totals is None:
             # Adding to 0 would turn -0 into 0.

@@ -96,7 +96,16 @@ def test_an_unknown_class_is_left_to_keras(tmp_path):
     model = Unregistered()
     model.build((None, 3))
     model.save(path)
-    with pytest.raises(ValueError, match="Could not locate class 'Unregistered'"):
+    with pytest.raises(TypeError, match="^Could not locate class 'Unregistered'"):
+        load_model(path)
+
+
+def test_what_the_machine_says_is_no_damage(path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(Transformer, "build", fail)
+    with pytest.raises(RuntimeError, match="^CUDA out of memory$"):
         load_model(path)
 
 

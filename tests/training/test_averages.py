@@ -160,6 +160,12 @@ def test_a_disk_that_fails_is_no_damaged_checkpoint(tmp_path, monkeypatch):
     def fails(*words):
         raise OSError(5, "Input/output error")
 
+    def has_no_memory(*words):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(model, "load_weights", has_no_memory)
+    with pytest.raises(RuntimeError, match="^CUDA out of memory$"):
+        load_average(model, [path])
     monkeypatch.setattr(model, "load_weights", fails)
     monkeypatch.setattr(h5py, "File", fails)
     for read in (can_be_opened, lambda path: load_average(model, [path])):
