@@ -1,11 +1,8 @@
 """Functions of a model, compiled for inputs of many shapes.
 
-TensorFlow traces one graph for all shapes. XLA on JAX compiles each shape, and PyTorch
-records each shape of a step. There the inputs get padding up to a few shapes, at most
-twelve for batches of up to 32 rows.
-
-A record of a step has its plain operations without Keras' layers, which take several
-times as long as the arithmetic. The results are the same to the bit.
+TensorFlow traces one graph for all shapes, and PyTorch compiles nothing. XLA on JAX
+compiles each shape: there the inputs get padding up to a few shapes, at most twelve for
+batches of up to 32 rows.
 """
 
 from __future__ import annotations
@@ -17,13 +14,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.models.own_model import Recomputing
-
 _ROWS = (1, 8, 32)
 # The first size of columns, and the number of sizes.
 _FIRST = 32
 _COUNT = 4
-_MOST_KEPT = 24  # compiled variants of a function, and records of a step
+_MOST_KEPT = 24  # compiled variants of a function
 
 
 class Compiled:
@@ -41,7 +36,6 @@ class Compiled:
         self._options = options
         self._columns = columns
         self._cut = cut or {}
-        self._largest = 0  # rows of any batch that has more than `_ROWS`
         self.variant = functools.lru_cache(_MOST_KEPT)(self._compile)
 
     def __call__(self, *inputs, **options):
@@ -49,7 +43,7 @@ class Compiled:
         if _is_traced(inputs, variables):
             return self._function(*inputs, **options)
         inputs = [x if x is None else ops.convert_to_numpy(x) for x in inputs]
-        pads = keras.backend.backend() == "jax" or records_steps(self._model)
+        pads = keras.backend.backend() == "jax"
         padded = self._padded(inputs) if pads else inputs
         if self._options is not None:
             options |= self._options(*padded)
@@ -74,7 +68,7 @@ class Compiled:
         """Returns inputs with padding, up to one of a few shapes."""
         batch = len(inputs[0])
         widths = self._widths_for(inputs)
-        more_rows = self._rows_for(batch) - batch
+        more_rows = _rows_for(batch) - batch
         padded = []
         for number, x in enumerate(inputs):
             if number in widths:
@@ -96,13 +90,6 @@ class Compiled:
         places = [sum(x < width for x in sizes[n]) for n, width in widths.items()]
         place = min(max(places, default=0), _COUNT - 1)
         return {n: max(width, sizes[n][place]) for n, width in widths.items()}
-
-    def _rows_for(self, batch):
-        for rows in _ROWS:
-            if batch <= rows:
-                return rows
-        self._largest = max(self._largest, 2 ** math.ceil(math.log2(batch)))
-        return self._largest
 
 
 def identity_of(variables) -> tuple[int, ...]:
@@ -163,6 +150,14 @@ def _values_of(variables):
     return [variable.value for variable in variables]
 
 
+def _rows_for(batch):
+    """Returns how many rows padding gives a batch."""
+    for rows in _ROWS:
+        if batch <= rows:
+            return rows
+    return 2 ** math.ceil(math.log2(batch))
+
+
 def _column_sizes(longest):
     """Returns a few numbers of columns, one as many times the last as the others."""
     first = min(_FIRST, longest)
@@ -212,80 +207,3 @@ def _is_traced(inputs, variables):
 
     tensors = keras.tree.flatten((inputs, _values_of(variables)))
     return any(isinstance(x, jax.core.Tracer) for x in tensors)
-
-
-def records_steps(model) -> bool:
-    """Whether PyTorch records the steps of a model."""
-    # The inputs of a user's model grow with the output.
-    return keras.backend.backend() == "torch" and not isinstance(model, Recomputing)
-
-
-def step_maker(model):
-    """Returns a function of `decoding_weights` that returns a step with them."""
-    if records_steps(model):
-        return RecordedStep(model).start
-    return lambda weights: functools.partial(model.decode_step, weights=weights)
-
-
-class RecordedStep:
-    """`model.decode_step`, recorded for each shape of its inputs.
-
-    A step that looks at a value, as `int(tensor)` does, is called instead.
-    """
-
-    def __init__(self, model):
-        self._model = model
-        self._records = {}
-
-    def start(self, weights):
-        """Returns `decode_step` with weights that stay the same."""
-        variables = self._model.variables
-        plain = functools.partial(self._model.decode_step, weights=weights)
-        given = [variable.value for variable in variables]
-        given += keras.tree.flatten(weights)
-        sizes = _sizes(given)
-
-        def step(ids, parents, state):
-            inputs = ids, parents, state
-            tensors = keras.tree.flatten(inputs)
-            key = sizes, _sizes(tensors)
-            if key not in self._records:
-                self._records[key] = self._recorded(given, weights, inputs)
-                if len(self._records) > _MOST_KEPT:
-                    del self._records[next(iter(self._records))]
-            record, outputs = self._records[key]
-            if record is None:
-                return plain(*inputs)
-            return keras.tree.pack_sequence_as(outputs, record(given, tensors))
-
-        return step
-
-    def _recorded(self, given, weights, inputs):
-        """Returns the record of a step and its nested outputs; `None` if it fails."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        variables = self._model.variables
-        outputs = []
-
-        def run(given, tensors):
-            values = given[: len(variables)]
-            rest = given[len(variables) :]
-            own = keras.tree.pack_sequence_as(weights, rest)
-            with keras.StatelessScope(zip(variables, values, strict=True)):
-                found = self._model.decode_step(
-                    *keras.tree.pack_sequence_as(inputs, tensors), weights=own
-                )
-            outputs.append(found)
-            return keras.tree.flatten(found)
-
-        try:
-            record = make_fx(run)(given, keras.tree.flatten(inputs))
-        except RuntimeError:  # PyTorch's error about a value
-            return None, None
-        record.graph.eliminate_dead_code()
-        record.recompile()
-        return record, outputs[0]
-
-
-def _sizes(tensors):
-    return tuple((x.shape, x.dtype) for x in tensors)

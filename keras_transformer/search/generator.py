@@ -14,7 +14,7 @@ from keras_transformer.models.searchable import Searchable
 from keras_transformer.nn.arguments import check_ids
 from keras_transformer.nn.kernels.execution import keeps_shapes
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
-from keras_transformer.search.compiled import Compiled, records_steps, step_maker
+from keras_transformer.search.compiled import Compiled
 from keras_transformer.search.sampling import sample
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.tokens import (
@@ -70,9 +70,6 @@ class Generator:
         self.model.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        # A step is recorded for each shape of its inputs.
-        self.fixed_shapes = self.fixed_shapes or records_steps(self.model)
-        self._step_with = step_maker(self.model)
         compiled = functools.partial(Compiled, model=self.model)
         source = self._padded_source()
         both = source | {1: self.longest}
@@ -125,10 +122,10 @@ class Generator:
             is_piece = None if size is None else chosen < vocabulary
             chosen = ops.minimum(chosen, vocabulary - 1)
         weights = self.weights or model.decoding_weights()
-        if chosen is None:
-            step = self._step_with(weights)
-        else:
-            step = self._step_with(model.narrowed(weights, chosen))
+        if chosen is not None:
+            weights = model.narrowed(weights, chosen)
+        step = functools.partial(model.decode_step, weights=weights)
+        if chosen is not None:
             step = _by_places(step, chosen, is_piece)
         result = beam_search(
             step=step,
@@ -161,8 +158,9 @@ class Generator:
 
     def _sample(self, source, lengths, uniforms, temperature):
         source, longest, limit = self._sizes(source, lengths)
+        weights = self.weights or self.model.decoding_weights()
         return sample(
-            step=self._step_with(self.weights or self.model.decoding_weights()),
+            step=functools.partial(self.model.decode_step, weights=weights),
             state=self.model.start_decoding(source, limit),
             uniforms=uniforms,
             temperature=temperature,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import keras
@@ -13,7 +14,7 @@ from keras_transformer.config.options import check_number
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnLanguageModel
 from keras_transformer.nn.arguments import check_ids
-from keras_transformer.search.compiled import Compiled, step_maker
+from keras_transformer.search.compiled import Compiled
 from keras_transformer.search.generator import rules_of
 from keras_transformer.search.sampling import sample
 from keras_transformer.search.tokens import (
@@ -77,7 +78,6 @@ class LanguageSampler:
             no_repeat_ngram_size=no_repeat_ngram_size,
             length_penalty=0.0,
         )
-        self._step_with = step_maker(model)
         self._drawn = Compiled(self._draw, model, columns, cut={2: 1})
 
     def __call__(
@@ -119,8 +119,9 @@ class LanguageSampler:
     def _draw(self, prompts, uniforms, temperature, lengths, no_repeat_ngram_size=0):
         batch, length = ops.shape(uniforms)
         config = self.config.replace(no_repeat_ngram_size=no_repeat_ngram_size)
+        weights = self.model.decoding_weights()
         return sample(
-            step=self._step_with(self.model.decoding_weights()),
+            step=functools.partial(self.model.decode_step, weights=weights),
             state=self.model.start_decoding(batch, length),
             uniforms=uniforms,
             temperature=temperature,

@@ -106,7 +106,11 @@ class StringSearch:
         kinds = {"translation": text, "score": number, "truncated": truth}
         kinds |= {"doubts": text, "lost": text}
         found = tf.map_fn(
-            self.taken, batches, fn_output_signature=kinds, parallel_iterations=1
+            # AutoGraph would rewrite all that a search calls, also on JAX and PyTorch.
+            tf.autograph.experimental.do_not_convert(self.taken),
+            batches,
+            fn_output_signature=kinds,
+            parallel_iterations=1,
         )
         places = tf.argsort(order)
         return {
