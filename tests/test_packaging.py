@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 import keras_transformer
 from keras_transformer import config
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.extras import how_to_install
 from tests.tiny_run import ROOT, in_a_process
 
 BUILD = """

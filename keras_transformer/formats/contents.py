@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.config.extras import required
+from keras_transformer.extras import required
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_choice
+from keras_transformer.extras import required
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.formats.safetensors import check_plain
 from keras_transformer.models.transformer import Transformer

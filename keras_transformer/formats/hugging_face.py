@@ -7,7 +7,7 @@ import io
 import pickle
 from pathlib import Path
 
-from keras_transformer.config.extras import required
+from keras_transformer.extras import required
 from keras_transformer.files import read_json
 from keras_transformer.formats.contents import Options, Tensors, described
 from keras_transformer.formats.imported_model import renamed, translator_of

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_transformer.config.extras import required
+from keras_transformer.extras import required
 from keras_transformer.formats.litert import write_directory
 from keras_transformer.nn.kernels.execution import tracing_for_converters
 from keras_transformer.nn.kernels.keras_private import integer_products_in_floats

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.config.extras import required
+from keras_transformer.extras import required
 from keras_transformer.files import check_absent, creating_directory
 from keras_transformer.models.transformer import Seq2Seq
 from keras_transformer.nn.kernels.keras_private import layers_within

@@ -5,7 +5,10 @@
 `layers/transformer_layer.py` first.
 """
 
-import lazy_loader
+# First, because all that is here is imported once Keras is.
+import keras  # noqa: F401
+
+from keras_transformer.extras import attach_stub
 
 # The names are those of __init__.pyi.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -5,7 +5,7 @@ ids to ids, and `translator` goes from strings to strings. Read `beam.py` first.
 name is loaded when it is asked for: `translation` needs neither Keras nor TensorFlow.
 """
 
-import lazy_loader
+from keras_transformer.extras import attach_stub
 
 # The names are those of __init__.pyi.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -4,7 +4,7 @@ Each name is loaded when it is asked for: `text.lines` needs neither.
 Read `pairs.py` first.
 """
 
-import lazy_loader
+from keras_transformer.extras import attach_stub
 
 # The names are those of __init__.pyi.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

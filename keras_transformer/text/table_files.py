@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config.extras import required
+from keras_transformer.extras import required
 from keras_transformer.text.lines import opened
 
 # Characters of a CSV field. An unclosed quote turns the rest of the file into one

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.config.extras import how_to_install
+from keras_transformer.extras import how_to_install
 from keras_transformer.files import read_json, replacing
 from keras_transformer.models.batch_step import available_cores
 from keras_transformer.models.transformer import Seq2Seq

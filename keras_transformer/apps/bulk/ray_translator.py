@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
+from keras_transformer.extras import required
 from keras_transformer.formats.versions import latest_version
 from keras_transformer.search.translation import Translation
 

@@ -5,11 +5,7 @@ Every function returns the `matplotlib.figure.Figure`, to be shown by a notebook
 nothing needs to be closed.
 """
 
-import lazy_loader
-
-from keras_transformer.config.extras import required
-
-required("matplotlib", "Plots need matplotlib", "plots")
+from keras_transformer.extras import attach_stub
 
 # The names of __init__.pyi are loaded when used: `training_curves` needs no Keras.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

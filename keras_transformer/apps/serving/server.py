@@ -11,8 +11,8 @@ import os
 import socket
 from pathlib import Path
 
-from keras_transformer.config.extras import required
 from keras_transformer.config.options import check_number
+from keras_transformer.extras import required
 from keras_transformer.formats.versions import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
