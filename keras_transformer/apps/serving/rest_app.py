@@ -22,6 +22,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+# TensorFlow has no public name for them.
+from tensorflow.python.eager.cancellation import (
+    CancellationManager,
+    CancellationManagerContext,
+)
+
 from keras_transformer.apps.serving.page_routes import page_routes
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.apps.serving.tensors import (
@@ -145,20 +151,32 @@ async def metadata(request: Request) -> Response:
 async def predict(request: Request) -> Response:
     """Answers the outputs of a signature, one request at a time."""
     body = await request.body()
-    worker = request.app.state.worker
     seconds = request.app.state.seconds
-    running = asyncio.get_running_loop().run_in_executor(
-        worker, _predict, request, body
+    cancellation = CancellationManager()
+    answer = asyncio.get_running_loop().run_in_executor(
+        request.app.state.worker, _predict, request, body, cancellation
     )
+    # After the body the client only says that it has hung up.
+    hung_up = asyncio.ensure_future(request.receive())
     try:
-        answer = await asyncio.wait_for(running, seconds)
-    except TimeoutError:
-        raise RequestError(f"There is no answer after {seconds:g} s.", 504) from None
-    return Response(answer, media_type="application/json")
+        ended, _ = await asyncio.wait(
+            {answer, hung_up}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        hung_up.cancel()
+        if not answer.done():  # Nobody waits for it: loops of the graph end.
+            answer.cancel()
+            cancellation.start_cancel()
+    if answer in ended:
+        return Response(await answer, media_type="application/json")
+    if hung_up in ended:
+        raise ClientDisconnect
+    raise RequestError(f"There is no answer after {seconds:g} s.", 504)
 
 
-def _predict(request, body):
-    document = read_json(body)
+def _predict(request, body, cancellation):
+    encoding = request.headers.get("content-encoding", "identity")
+    document = read_json(body, encoding)
     signatures = _model_of(request).signatures
     name = document.get("signature_name", "")
     if name == "":
@@ -169,4 +187,6 @@ def _predict(request, body):
             f"Received: {name!r}"
         )
     form, inputs = read_inputs(document, signatures[name].inputs)
-    return write_outputs(signatures[name](inputs), form)
+    with CancellationManagerContext(cancellation):
+        outputs = signatures[name](inputs)
+    return write_outputs(outputs, form)

@@ -18,6 +18,8 @@ _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
 # http_server.cc; 500 for others.
 _STATUS = {3: 400, 4: 504, 5: 404, 8: 429, 9: 400, 11: 400, 12: 501, 14: 503}
+# Most bytes of all texts of a request. No token is shorter than a byte.
+MOST_BYTES = 20_000
 # The line of batching_parameters.txt with the most rows of a request.
 _MOST_ROWS = re.compile(r"^\s*max_batch_size\s*{\s*value:\s*(\d+)", re.MULTILINE)
 # What TensorFlow adds to the message of an operation in Python.
@@ -84,6 +86,13 @@ class Signature:
             raise RequestError(
                 f"A request must have at most {self._most_rows} rows, `max_batch_size` "
                 f"in batching_parameters.txt. Received: {rows}"
+            )
+        texts = (array for array in inputs.values() if array.dtype == object)
+        size = sum(len(text) for array in texts for text in array.flat)
+        if size > MOST_BYTES:
+            raise RequestError(
+                f"A request must have at most {MOST_BYTES:,} bytes of text (UTF-8): "
+                f"send the text in parts. Received: {size:,}"
             )
         tensors = {
             name: tf.constant(array, self.inputs[name].dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from pathlib import Path
 
@@ -24,12 +25,13 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
     what each word looks at. The server is for trying an export on this machine, one
     request at a time; use TensorFlow Serving in production. It holds the limits of that
     server: the `max_batch_size` of batching_parameters.txt beside the versions, and 30
-    seconds for an answer. Ctrl-C stops it after open requests; a second Ctrl-C does not
-    wait for them.
+    seconds for an answer. A request also has at most 20,000 bytes of text, and one that
+    nobody waits for any more is given up. Ctrl-C stops it after open requests; a second
+    Ctrl-C does not wait for them.
 
     Args:
-        directory: saved_models/NAME for the latest version, or saved_models/NAME/1 for
-            that one.
+        directory: saved_models/NAME for the version that models.config in it asks for
+            (`specific`), else the latest; or saved_models/NAME/1 for that one.
         host: Address to listen on. The `Host` of a request must be this address or this
             machine, unless it is 0.0.0.0 or ::.
         port: Port to listen on; 0 selects a free one.
@@ -54,7 +56,7 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
 
 
 def _version_of(directory):
-    """Returns NAME/VERSION as it is, and of NAME the latest version."""
+    """Returns NAME/VERSION as it is, and of NAME the version to serve."""
     whole = Path(os.path.abspath(directory))  # without "."
     if whole in versions_in(whole.parent, "saved_model.pb").values():
         return whole
@@ -65,7 +67,25 @@ def _version_of(directory):
             f"directories named by their version, such as {directory / '1'}. Received: "
             "none"
         )
-    return versions[max(versions)]
+    wanted = _wanted(directory / "models.config") or [max(versions)]
+    if not versions.keys() & wanted:
+        raise FileNotFoundError(
+            f"{directory / 'models.config'} asks for a version that is not there. "
+            f"Received: versions {wanted}, of {list(versions)}"
+        )
+    return versions[max(versions.keys() & wanted)]
+
+
+def _wanted(file):
+    """Returns the versions that TensorFlow Serving's configuration names, if any."""
+    text = file.read_text("utf-8") if file.is_file() else ""
+    policies = re.findall(r"\bspecific\s*:?\s*{([^}]*)}", re.sub("#.*", "", text))
+    if len(policies) > 1:
+        raise ValueError(
+            f"{file} must have one `model_version_policy`: give NAME/VERSION to serve "
+            f"that version. Received: {len(policies)}"
+        )
+    return list(map(int, re.findall(r"\d+", "".join(policies))))
 
 
 def listening(host: str, port: int) -> socket.socket:

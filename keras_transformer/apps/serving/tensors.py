@@ -21,8 +21,15 @@ class RequestError(Exception):
         self.status = status
 
 
-def read_json(body: bytes) -> dict[str, Any]:
+def read_json(body: bytes, encoding: str = "identity") -> dict[str, Any]:
     """Returns the JSON object of a body, or raises a `RequestError`."""
+    if body.startswith(b"\x1f\x8b"):
+        encoding = "gzip"
+    if encoding != "identity":
+        raise RequestError(
+            "The body must not be compressed: send JSON without `Content-Encoding`. "
+            f"Received: {encoding}"
+        )
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -100,6 +107,12 @@ def _array(name, values, spec):
             raise RequestError(
                 f"`{_where(name, leaves, place)}` must be UTF-8: other bytes are for "
                 f"inputs whose name ends in _bytes. Received: {_shown(leaf)}"
+            ) from None
+        except UnicodeEncodeError:
+            raise RequestError(
+                f"`{_where(name, leaves, place)}` must be whole characters, and a lone "
+                "surrogate is half of one: do not cut a text between the two of a "
+                f"pair. Received: {leaf!r:.200}"
             ) from None
         except (ArithmeticError, KeyError, TypeError, ValueError):
             raise RequestError(

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import zlib
 
 import httpx
 import pytest
@@ -21,9 +23,10 @@ from keras_transformer.apps.serving import page_routes, serve, server
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats import ExportedTranslator
-from tests.apps.serving.tiny_models import write_model
+from tests.apps.serving.tiny_models import serving, write_model
 
 URL = "/v1/models/tiny"
+LOCAL = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +211,10 @@ REFUSED = [
         for name in (None, 0, 1, False, [], {}, ["half"])
     ),
     ({"instances": ["a", {"b64": "/wA="}]}, "`text[1]` must be UTF-8"),
+    (gzip.compress(b'{"instances": ["a"]}', mtime=0), "must not be compressed"),
+    (b'{"instances": ["a", "b \\ud83d c"]}', "`text[1]` must be whole"),
+    ({"instances": ["a" * 19_998, "ab", "\n"]}, "20,000 bytes of text (UTF-8): send"),
+    ({"instances": ["\u20ac" * 6_667]}, "Received: 20,001"),
     ({"instances": [1]}, "`text[0]` must be of type string. Received: 1"),
     ({"instances": [["a"]]}, "`text` must have the shape [None]"),
     ({"inputs": [1, 2, 3], "signature_name": "first"}, "Received: [3]"),
@@ -273,6 +280,32 @@ def test_a_request_holds_no_more_rows_than_the_written_parameters_allow(director
     assert predict(client, {"instances": ["a"] * 3}).status_code == 200
 
 
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_what_nobody_waits_for_ends_and_the_next_is_answered(directory, hangs_up):
+    """400 s of computation, of a client that hangs up or waits for half a second."""
+    app = make_app(ServedModel(directory / "3"), LOCAL, seconds=60 if hangs_up else 0.5)
+    late = {"instances": [120_000_000], "signature_name": "spin"}
+    with serving(app) as url:
+        path = url + URL + ":predict"
+        if hangs_up:
+            with pytest.raises(httpx.TimeoutException):
+                httpx.post(path, json=late, timeout=0.5)
+        else:
+            assert httpx.post(path, json=late, timeout=60).status_code == 504
+        app.state.seconds = 60
+        answer = httpx.post(path, json={"instances": ["a"]}, timeout=30)
+        assert answer.json() == {"predictions": ["A"]}
+
+
+def test_a_body_is_not_compressed(client):
+    body = zlib.compress(b'{"instances": ["a"]}')
+    response = client.post(
+        URL + ":predict", content=body, headers={"Content-Encoding": "deflate"}
+    )
+    assert response.status_code == 400
+    assert response.json()["error"].endswith("`Content-Encoding`. Received: deflate")
+
+
 def test_a_client_that_hangs_up_is_no_failure_of_the_server(model):
     """Otherwise the log gets a traceback."""
     parts = [{"type": "http.request", "body": b"{", "more_body": True}]
@@ -329,7 +362,32 @@ def test_a_version_or_the_latest_of_all_is_served(directory, monkeypatch):
     assert server._version_of(server.Path("..")) == server.Path("../10")
 
 
-LOCAL = "127.0.0.1"
+# What models.config says of the versions 3 and 10, and which is served.
+POLICIES = [
+    ("{ specific { versions: 3 } }", 3), ("{ specific {\n versions: [3, 99] } }", 3),
+    ("{ specific: {versions: 3 versions: 10} }", 10),
+    ("{ latest { num_versions: 2 } }", 10),
+    ("{ all {} }  # specific { versions: 3 }", 10),
+    ("{ specific { versions: 4 } }", "is not there. .* \\[4], of \\[3, 10]"),
+    ("{ specific { versions: 3 } specific { versions: 10 } }", "must have one `mod"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("policy", "expected"), POLICIES)
+def test_the_documented_rollback_is_served(directory, policy, expected):
+    file = directory / "models.config"
+    file.write_text(f'config {{ name: "tiny" model_version_policy {policy} }}')
+    try:
+        if isinstance(expected, int):
+            assert server._version_of(directory) == directory / str(expected)
+        else:
+            with pytest.raises((FileNotFoundError, ValueError), match=expected):
+                server._version_of(directory)
+        assert server._version_of(directory / "10") == directory / "10"
+    finally:
+        file.unlink()
+
+
 # The name it listens at, those of the requests that it answers, and of others.
 HOSTS = [
     (LOCAL, ("LocalHost:1", "127.0.0.1:8501", "[::1]:8501"),
