@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_transformer.models.token_model import ExportableModel
 from keras_transformer.models.transformer import Seq2Seq
+from keras_transformer.nn.kernels.keras_private import carried_mask, with_mask
 from keras_transformer.types import Nest, Shape, Tensor, TensorLike
 
 
@@ -82,7 +83,8 @@ class Ensemble(ExportableModel):
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
     ) -> Tensor:
-        return _log_of_mean([m(inputs, training=training) for m in self.members])
+        outputs = [m(inputs, training=training) for m in self.members]
+        return with_mask(_log_of_mean(outputs), carried_mask(outputs[0]))
 
     def encode(
         self, source: TensorLike, training: bool | None = None

@@ -83,7 +83,7 @@ class LanguageModel(TokenModel):
             states = layer(states, training=training)
         if self.norm is not None:
             states = self.norm(states, training=training)
-        return states if return_states else self.logits(states)
+        return states if return_states else self.masked_logits(states, ids)
 
     def start_decoding(self, texts: int, length: int, beam_size: int = 1) -> Nest:
         """Returns the state of `decode_step` for B = `texts` texts.

@@ -22,7 +22,11 @@ from keras_transformer.nn.kernels.caches import (
     pick,
     resize_cache,
 )
-from keras_transformer.nn.kernels.keras_private import layers_within, overrides
+from keras_transformer.nn.kernels.keras_private import (
+    layers_within,
+    overrides,
+    with_mask,
+)
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation, policy_of
 from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.layers.basic import (
@@ -156,6 +160,10 @@ class TokenModel(Configured, ExactTraining, ExportableModel):
         if self.output_bias is None:
             return logits
         return logits + ops.cast(self.output_bias, logits.dtype)
+
+    def masked_logits(self, states: TensorLike, ids: TensorLike) -> Tensor:
+        """Returns logits of which Keras' losses and metrics leave padding out."""
+        return with_mask(self.logits(states), ops.not_equal(ids, self.config.pad_id))
 
     def output_rows(self) -> Tensor | None:
         """Returns the output matrix (V, D); `None` if it is quantised or does more."""

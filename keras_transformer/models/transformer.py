@@ -11,7 +11,6 @@ from keras_transformer.config import TransformerConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.token_model import TokenModel
 from keras_transformer.nn.arguments import described, integer_ids
-from keras_transformer.nn.kernels.keras_private import with_mask
 from keras_transformer.nn.layers.attention import recorded_attention
 from keras_transformer.nn.layers.dropout import Dropout
 from keras_transformer.nn.layers.transformer_layer import DecoderLayer, EncoderLayer
@@ -64,11 +63,7 @@ class Seq2Seq(TokenModel):
             )
         encoder_output, source_mask = self.encode(source, training=training)
         states = self.decode_states(target_in, encoder_output, source_mask, training)
-        if return_states:
-            return states
-        # Losses and metrics of Keras take only what is not padding.
-        is_token = ops.not_equal(target_in, self.config.pad_id)
-        return with_mask(self.logits(states), is_token)
+        return states if return_states else self.masked_logits(states, target_in)
 
     def input_signature(self) -> list[Any]:
         """Returns the `InputSpec` of source (B, S) and target_in (B, T)."""

@@ -167,8 +167,8 @@ class TokenDistillation(keras.distillation.DistillationLoss):
         logs = []
         if mask is None:
             raise ValueError(
-                "The student's logits have no Keras mask (B, T). A `Transformer` "
-                "attaches one; give another model a `compute_mask`."
+                "The student's logits have no Keras mask (B, T). Our models "
+                "attach one; give another model a `compute_mask`."
             )
         if not _have_one_shape(teacher_outputs.shape, student_outputs.shape):
             raise ValueError(

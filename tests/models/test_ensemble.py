@@ -64,9 +64,11 @@ def probabilities(source, target_in):
 
 def test_its_logits_are_the_log_of_the_mean_of_the_probabilities():
     expected = probabilities(SOURCE, TARGET_IN)
-    found = numpy(ensemble()((SOURCE, TARGET_IN)))
+    logits = ensemble()((SOURCE, TARGET_IN))
+    found = numpy(logits)
     assert found.dtype == "float32"
     real = TARGET_IN != 0
+    np.testing.assert_array_equal(numpy(logits._keras_mask), real)
     np.testing.assert_allclose(np.exp(found)[real], expected[real], atol=1e-6)
     np.testing.assert_allclose(found[real], np.log(expected)[real], rtol=1e-5)
     # The members do not agree, or the test would tell nothing.

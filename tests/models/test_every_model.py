@@ -86,6 +86,17 @@ def test_loss_and_metrics_agree_with_the_reference(name, rng):
         np.testing.assert_allclose(found[key], value, rtol=1e-5, err_msg=key)
 
 
+@A_ROW_A_CLASS
+def test_losses_of_keras_leave_padding_out(name, rng):
+    case, model = CASES[name], random_model(name, rng)
+    logits, targets = model(case.inputs), case.targets
+    expected = reference.label_smoothed_cross_entropy(numpy(logits), targets, 0.0)
+    found = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
+        targets, logits
+    )
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5)
+
+
 @with_property("decodes")
 @pytest.mark.one_case("Transformer: rotary, one head of keys")
 def test_later_token_cannot_change_an_earlier_logit(name, rng):

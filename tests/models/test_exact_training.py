@@ -123,6 +123,33 @@ def make_model(
     return model
 
 
+def model_of_rows(outputs):
+    """A model of rows (B, T, 3): of one class each, or of one at each position."""
+    rows = keras.Input((None, 3))
+    model = ExactModel(rows, keras.layers.Dense(4)(outputs(rows)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss)
+    return model
+
+
+@pytest.mark.parametrize("of", ("Transformer", "functional"))
+@pytest.mark.parametrize("method", ("fit", "train_on_batch"))
+def test_weights_of_classes_are_refused_where_keras_would_weigh_rows(of, method):
+    x, y = np.zeros((2, 5, 3)), np.ones((2, 5), "int32")
+    model = model_of_rows(lambda rows: rows)
+    if of == "Transformer":
+        model, x = make_model(), (y, y)
+    with pytest.raises(ValueError, match=r"targets \(B, T\).*`sample_weight` \(B, T\)"):
+        getattr(model, method)(x, y, class_weight={5: 100.0})
+
+
+def test_weights_of_classes_scale_rows_of_one_class():
+    model, x = model_of_rows(lambda rows: rows[:, 0]), np.ones((2, 5, 3), "float32")
+    losses = [float(model.test_on_batch(x[:1], np.array([[i]]))) for i in range(2)]
+    found = model.train_on_batch(x, np.array([[0], [1]]), class_weight={1: 3.0})
+    np.testing.assert_allclose(found, (losses[0] + 3 * losses[1]) / 2, rtol=1e-5)
+
+
 class Data(keras.utils.PyDataset):
     """Batches in their order, with their weights or without."""
 
