@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from keras_transformer.config import DecodingConfig, RunConfig
+from keras_transformer.config import DecodingConfig
 from keras_transformer.models.own_model import OwnModel
 from keras_transformer.search.run_directory import (
     SUMMARY,
@@ -36,8 +36,8 @@ _SIZES = (
     "source_vocabulary_size",
     "target_vocabulary_size",
 )
+_COUNTS = ("epoch", "updates")
 _SEARCH = ("beam_size", "length_penalty")
-_ENDED_EARLY = "the training ended while the learning rate still rose"
 _METRICS = (("sacrebleu", "BLEU", "bleu"), ("chrf", "chrF2", "chrf"))
 
 
@@ -67,6 +67,7 @@ def model_card(
     run: str | Path | None = None,
     languages: Sequence[str] | None = None,
     dtype: str = "float32",
+    no_examples: bool = False,
 ) -> str:
     """Returns the card of an export to `version`, NAME/VERSION.
 
@@ -89,15 +90,14 @@ def model_card(
         "max_source_length": config.max_source_length,
         "class": type(model).__name__,
         "parameters": f"{sum(member.count_params() for member in members):,}",
-        "sizes": "\n- ".join(map(_sizes, members)),
+        "sizes": "; ".join(map(_sizes, members)),
         "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
         "package": package,
-        "no_training": "Not recorded.",
         "scores": "None recorded: `keras-transformer evaluate` on the training run "
         "records them.",
-        "examples": "None recorded.",
+        "scored_dtype": model.compute_dtype,
     }
     if languages:
         values["languages"] = json.dumps(list(languages))
@@ -107,17 +107,22 @@ def model_card(
     run = Path(run)
     if not (run / "model.keras").exists():
         raise FileNotFoundError(f"{run} holds no training run.")
-    if (run / "config.json").exists():
-        values["max_length"] = RunConfig.load(run / "config.json").data.max_length
     summary = read_if_there(run / SUMMARY, {})
     if summary:
-        values |= {"no_training": None, **_training(summary)}
-    if scores := recorded_scores(run):
+        values |= _training(summary)
+    scores = recorded_scores(run)
+    if scores:
         values |= _scores(name, scores)
+    origin, rows = "the validation data", []
+    if scores:
+        origin, rows = _cell(scores[0]["name"]), scores[0]["scores"]["examples"]
     elif pairs := summary.get("examples"):
         sources, references = zip(*pairs, strict=True)
         rows = zip(sources, translator(sources), references, strict=True)
-        values |= _examples("the validation data", rows)
+    cells = [[_cell(text) for text in row] for row in rows]
+    if cells and not no_examples:
+        values["examples_of"] = origin
+        values["examples"] = _table(["source", "translation", "reference"], cells)
     return filled("model_card.md", **values)
 
 
@@ -153,30 +158,19 @@ def _training(summary):
     for split, data in summary["data"].items():
         files = ", ".join(f"`{name}`" for name in data["files"])
         values[f"{split}_files"] = files or "a program's rows"
-        for name in ("pairs", "tokens", "bad_lines"):
+        for name in ("pairs", "tokens"):
             values[f"{split}_{name}"] = f"{data[name]:,}"
-    found = summary["data"]["training"].get("cleaning") or {}
+    final = summary["final"].items()
+    shown = [f"{k} {shown_figure(x)}" for k, x in final if k not in _COUNTS]
     return values | {
-        "cleaning": ", ".join(f"{name} {n:,}" for name, n in found.items()) or None,
         "weights": summary["weights"],
-        "final": _figures(summary["final"]),
-        "warm_up": _ENDED_EARLY if summary.get("rate_still_rose") else None,
+        "final": ", ".join(shown) or None,
         "updates": f"{summary['updates']:,}",
         "epochs": summary["epochs"],
         "minutes": f"{summary['seconds'] / 60:,.1f}",
         "devices": ", ".join(machine["gpus"] or [machine["processor"]]),
-        # Each part of a batch uses all these threads.
-        "threads": machine["threads"] * machine["parts"],
-        "backend": machine["backend"],
         "trained_dtype": summary["model"]["dtype"],
-        "last_epoch": _figures(summary["last_epoch"]),
     }
-
-
-def _figures(values):
-    """Returns figures in words, or `None` if there are none."""
-    kept = {name: x for name, x in values.items() if name not in ("epoch", "updates")}
-    return ", ".join(f"{name} {shown_figure(x)}" for name, x in kept.items()) or None
 
 
 def _scores(model, entries):
@@ -207,15 +201,7 @@ def _scores(model, entries):
         "scores": _table(["test set", "sentences", "BLEU", "chrF2", "search"], rows),
         "bleu_signature": first["bleu_signature"],
         "chrf_signature": first["chrf_signature"],
-        **_examples(_cell(entries[0]["name"]), first["examples"]),
     }
-
-
-def _examples(origin, rows):
-    """Returns the card's values about rows of source, translation and reference."""
-    cells = [[_cell(text) for text in row] for row in rows]
-    table = _table(["source", "translation", "reference"], cells)
-    return {"examples_of": origin, "examples": table} if cells else {}
 
 
 def _table(head, rows):

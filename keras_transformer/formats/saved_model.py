@@ -56,6 +56,7 @@ def export_saved_model(
     dtype: str = "float32",
     run: str | Path | None = None,
     languages: Sequence[str] | None = None,
+    no_examples: bool = False,
 ) -> Path:
     """Writes a SavedModel that translates strings, for TensorFlow Serving.
 
@@ -97,6 +98,8 @@ def export_saved_model(
             processors that support it.
         run: Directory of the translator's training run, for model card and page.
         languages: Codes of source and target language, for model card and page.
+        no_examples: Whether card and page go without the sentences of the run's
+            validation or test data that they show otherwise.
 
     Returns:
         The directory of the version.
@@ -112,7 +115,7 @@ def export_saved_model(
     check_no_pattern(path)
     path = version_path(path, "saved_model.pb")
     tokenizers = translator.tokenizers
-    card = model_card(translator, path, run, languages, dtype)
+    card = model_card(translator, path, run, languages, dtype, no_examples)
     known = {} if run is None else training_data(run)
     model = translator.model.with_dtype(dtype)
     # Copies of weights in the layout of a decoding step.
@@ -141,7 +144,7 @@ def export_saved_model(
         (temporary / "README.md").write_text(card, encoding="utf-8")
         if known:
             write_json(temporary / "assets.extra/training_data.json", known)
-        examples = [] if run is None else example_sources(run)
+        examples = [] if run is None or no_examples else example_sources(run)
         facts = {"languages": languages and list(languages), "examples": examples}
         write_json(temporary / "assets.extra/page.json", facts)
     write_serving_files(path)

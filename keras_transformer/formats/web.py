@@ -27,7 +27,6 @@ from keras_transformer.search.run_directory import example_sources
 PAGE = Path(__file__).with_name("web_page")
 # The version that the page was tried with.
 LITERT_JS = "2.5.3"
-CDN = "https://cdn.jsdelivr.net/npm/@litertjs/"
 # With and without relaxed SIMD, which not every browser has.
 _RUNTIMES = [
     f"litert_wasm_{kind}internal.{end}"
@@ -41,14 +40,16 @@ def export_web(
     path: str | Path,
     quantize: str = "int8",
     languages: Sequence[str] | None = None,
-    litert_js: str | Path | None = None,
+    litert_js: str | Path = "node_modules",
     run: str | Path | None = None,
+    no_examples: bool = False,
 ) -> Path:
     """Writes a folder that any web server serves: it translates in the browser.
 
-    Nothing that is typed leaves the browser, and after the first visit the page works
-    offline. LiteRT.js needs every shape to be fixed, so model.tflite has the signatures
-    of `keras_transformer.formats.litert.fixed_signatures`.
+    Nothing that is typed leaves the browser, the page loads nothing from elsewhere, and
+    after the first visit it works offline. LiteRT.js needs every shape to be fixed, so
+    model.tflite has the signatures of
+    `keras_transformer.formats.litert.fixed_signatures`.
 
     Args:
         translator: A `Translator` with SentencePiece models; the page shows all of
@@ -56,10 +57,11 @@ def export_web(
         path: Directory to create, such as "site".
         quantize: As for `export_litert`.
         languages: Codes of source and target language, shown by the page, or `None`.
-        litert_js: A node_modules folder with @litertjs/core, which is copied; or `None`
-            to load it from cdn.jsdelivr.net at the first visit.
-        run: Directory of the training run, of whose validation data the page offers
-            three sentences to click, or `None`.
+        litert_js: Folder into which `npm install @litertjs/core@2.5.3` has put
+            LiteRT.js, which is copied.
+        run: Directory of the training run, of whose validation or test data the page
+            offers three sentences to click, or `None`.
+        no_examples: Whether the page goes without these sentences.
 
     Returns:
         `path`.
@@ -81,22 +83,18 @@ def export_web(
         )
     config = translator.config
     model = translator.model.with_dtype("float32")
-    core = f"{CDN}core@{LITERT_JS}/"
-    litert = {"version": LITERT_JS, "module": f"{core}+esm", "wasm": f"{core}wasm/"}
+    signatures = fixed_signatures(model, config, translator.shortlist)
     with creating_directory(path) as temporary:
         shutil.copytree(PAGE, temporary, dirs_exist_ok=True)
-        if litert_js is not None:
-            version = _copy_litert(Path(litert_js), temporary / "litert")
-            litert = {"module": "litert/core.js", "wasm": "litert/", "version": version}
-        signatures = fixed_signatures(model, config, translator.shortlist)
+        version = _copy_litert(Path(litert_js), temporary / "litert")
         content = convert(model, signatures, quantize)
         (temporary / "model.tflite").write_bytes(content)
         description = {
             "format": "keras_transformer.web",  # By which `LiteTranslator` refuses it.
             **describe(translator, temporary, quantize, languages),
-            "examples": [] if run is None else example_sources(run),
+            "examples": [] if run is None or no_examples else example_sources(run),
             "lengths": source_lengths(config.max_source_length),
-            "litert": litert,
+            "litert": version,
         }
         _finish(temporary, description)
     return path
@@ -117,8 +115,9 @@ def _copy_litert(modules, folder):
             shutil.copyfile(core / "wasm" / name, folder / name)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            "`litert_js` must be a node_modules folder with LiteRT.js: npm install "
-            f"@litertjs/core@{LITERT_JS}. It lacks {error.filename}"
+            "`litert_js` must be a node_modules folder with LiteRT.js, which the page "
+            f"carries: npm install @litertjs/core@{LITERT_JS}. It lacks "
+            f"{error.filename}"
         ) from error
     # Browsers' workers know no import map, and so no names of packages.
     text, count = re.subn(
@@ -135,15 +134,14 @@ def _copy_litert(modules, folder):
 
 def _finish(site, description):
     """Writes translator.json with the checked files, and the version into sw.js."""
-    # Without sw.js, which the browser keeps itself, and the runtimes, of which one of
-    # two is used.
-    small = sorted(
-        path.relative_to(site).as_posix()
-        for path in site.rglob("*")
-        if path.suffix in (".html", ".css", ".js")
-        and path.name != "sw.js"
-        and "_internal" not in path.name
-    )
+    # Without sw.js, which the browser keeps itself. Of two runtimes one is used.
+    paths = sorted(path for path in site.rglob("*.*") if path.name != "sw.js")
+    names = [path.relative_to(site).as_posix() for path in paths]
+    small = [
+        name
+        for name in names
+        if name.endswith((".html", ".css", ".js")) and "_internal" not in name
+    ]
     files = digests(site)
     sizes = {name: (site / name).stat().st_size for name in files}
     description |= {"files": files, "sizes": sizes}
@@ -151,11 +149,10 @@ def _finish(site, description):
     told = [digest(site / name) for name in small] + [json.dumps(description)]
     version = hashlib.sha256("".join(told).encode()).hexdigest()[:16]
     write_json(site / "translator.json", description | {"version": version})
-    is_public = description["litert"]["wasm"].startswith(CDN)
     values = {
         '"{version}"': version,
         '["{files}"]': ["./", "translator.json", *small],
-        '"{litert}"': CDN if is_public else "litert/",
+        '["{others}"]': [name for name in names if name not in small],
     }
     worker = site / "sw.js"
     text = worker.read_text("utf-8")

@@ -185,7 +185,8 @@ class Translator(TextTranslator):
         | format      | what is written                          | options             |
         |-------------|------------------------------------------|---------------------|
         | saved_model | a version for TensorFlow Serving, its    | dtype="float32",    |
-        |             | model card and configuration             | run, languages      |
+        |             | model card and configuration             | run, no_examples,   |
+        |             |                                          | languages           |
         | litert      | a directory that `LiteTranslator` loads  | quantize="none",    |
         |             |                                          | languages,          |
         |             |                                          | fixed_lengths       |
@@ -193,7 +194,8 @@ class Translator(TextTranslator):
         |             |                                          | languages           |
         | web         | a page that translates in the browser    | quantize="int8",    |
         |             |                                          | languages,          |
-        |             |                                          | litert_js, run      |
+        |             |                                          | litert_js, run,     |
+        |             |                                          | no_examples         |
         | ctranslate2 | a model for CTranslate2, an engine in    | quantize="none"     |
         |             | C++                                      |                     |
         | safetensors | weights that any program reads           |                     |

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -103,7 +104,7 @@ def test_the_description_tells_the_page_what_it_needs(site, tmp_path):
         "format": "keras_transformer.web",
         "examples": ["a big bear", "a dog"],
         "lengths": [16, 32],
-        "litert": {"version": "2.5.3", "module": "litert/core.js", "wasm": "litert/"},
+        "litert": "2.5.3",
     }
     wasm = {f"litert/{name}" for name in LITERT if name.endswith(".wasm")}
     assert set(files) == set(sizes) == {"joint.model", "model.tflite"} | wasm
@@ -121,8 +122,35 @@ def test_the_service_worker_names_this_export_and_its_small_files(site):
     assert set(listed) == (PAGE - {"LICENSE", "sw.js"}) | {
         "./", "translator.json", "litert/core.js", "litert/wasm-utils.js",
     }  # fmt: skip
-    assert 'const LITERT = "litert/";' in text
     assert "{version}" not in text and "{files}" not in text
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
+def test_the_service_worker_answers_for_the_files_of_the_export_alone(site):
+    """Also on a host's root, where other pages lie below it."""
+    base = "https://host.example/"
+    own = files_of(site) - {"sw.js", "LICENSE"}
+    own = [base, *(base + name for name in sorted(own)), f"{base}app.js#part"]
+    others = [
+        f"{base}other.html", f"{base}sub/", f"{base}sub/app.js", f"{base}?page=2",
+        f"{base}app.js?v=2", f"{base}translator.json?", f"{base}api/state",
+        "https://elsewhere.example/app.js",
+    ]  # fmt: skip
+    done = subprocess.run(
+        ["node", str(HERE / "answered.mjs")],
+        input=json.dumps({"file": str(site / "sw.js"), "urls": [*own, *others]}),
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert json.loads(done.stdout) == own
+
+
+def test_the_page_loads_nothing_from_another_host(site):
+    for name in files_of(site):
+        if name.endswith((".js", ".html", ".css", ".json")):
+            text = (site / name).read_text("utf-8")
+            assert not re.search(r"""["'(]\s*https?:|\bimport\b.*https?:""", text), name
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no Node.js")
@@ -151,22 +179,18 @@ def test_the_page_takes_the_first_hypothesis_that_is_not_empty_and_does_not_loop
     ]
 
 
-def test_another_export_is_another_version(tmp_path, site, monkeypatch):
+def test_another_export_is_another_version(tmp_path, site, node_modules, monkeypatch):
+    """It has no sentences of the run, and LiteRT.js of the folder that it lies in."""
     monkeypatch.setattr(web, "convert", lambda *_: b"another model")
-    version = tiny_run.translator().export(tmp_path / "site", "web")
+    monkeypatch.chdir(node_modules.parent)
+    (tmp_path / "summary.json").write_text('{"examples": [["a dog", "ein Hund"]]}')
+    version = tiny_run.translator().export(
+        tmp_path / "site", "web", run=tmp_path, no_examples=True
+    )
     read = json.loads((version / "translator.json").read_text("utf-8"))
     old = json.loads((site / "translator.json").read_text("utf-8"))
     assert read["version"] != old["version"]
-    # Without a folder of packages, from the public server, of one fixed version.
-    cdn = "https://cdn.jsdelivr.net/npm/@litertjs/"
-    assert read["litert"] == {
-        "version": "2.5.3",
-        "module": f"{cdn}core@2.5.3/+esm",
-        "wasm": f"{cdn}core@2.5.3/wasm/",
-    }
-    assert f'const LITERT = "{cdn}";' in (version / "sw.js").read_text("utf-8")
-    assert read["quantize"] == "int8"
-    assert not (version / "litert").exists()
+    assert (read["quantize"], read["examples"]) == ("int8", [])
 
 
 def test_lengths_double_up_to_the_longest_source():
@@ -227,8 +251,13 @@ def test_empty_caches_are_not_in_the_file():
     assert len(content) < model.count_params() * 4 + 300_000
 
 
-def test_another_litert_js_is_refused_and_leaves_nothing(tmp_path, node_modules):
+def test_another_litert_js_is_refused_and_leaves_nothing(
+    tmp_path, node_modules, monkeypatch
+):
     live = tiny_run.translator()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="npm install @litertjs/core@2.5.3"):
+        live.export(tmp_path / "new", "web")
     other = shutil.copytree(node_modules, tmp_path / "npm")
     (other / "@litertjs/core/dist/index.js").write_text("import nothing;")
     for modules, error, message in (

@@ -47,7 +47,14 @@ def export(options):
     # Else the directory of the model's versions, where the next one goes.
     if options.format != "saved_model" or options.output.name.isdecimal():
         check_absent(options.output)
-    names = "dtype", "quantize", "languages", "litert_js", "fixed_lengths"
+    names = (
+        "dtype",
+        "quantize",
+        "languages",
+        "litert_js",
+        "fixed_lengths",
+        "no_examples",
+    )
     values = {n: getattr(options, n) for n in names if getattr(options, n)}
     writers = load_module("formats.exporters").EXPORTERS
     takes = {kind: inspect.signature(f).parameters for kind, f in writers.items()}

@@ -11,6 +11,7 @@ import { CUT, GLUE, PLACE, SentenceSplitter } from "./sentences.js";
 import { SpanFinder } from "./spans.js";
 
 const DESCRIPTION = "translator.json";
+const LITERT = "litert/"; // The folder of LiteRT.js.
 const MOST_SPANS = 8; // Of a sentence.
 // Where the search found none.
 const NOTHING = { text: "", score: -Infinity, doubts: ["empty"], lost: [] };
@@ -152,11 +153,10 @@ export async function load(base, onProgress) {
     throw new Error("This browser has no WebAssembly, which the translation runs on.");
   }
   const description = await readDescription(base);
-  const { module, wasm } = description.litert;
-  const litert = await importFrom(new URL(module, base).href);
+  const litert = await importFrom(new URL(`${LITERT}core.js`, base).href);
   // The choice that `loadLiteRt` would make.
   const isFast = await litert.supportsFeature("relaxedSimd");
-  const runtime = `${wasm}litert_wasm_${isFast ? "" : "compat_"}internal`;
+  const runtime = `${LITERT}litert_wasm_${isFast ? "" : "compat_"}internal`;
   const { source, target } = description.tokenizers;
   const files = new Files(base, description, onProgress);
   const names = [...new Set(["model.tflite", source, target, `${runtime}.wasm`])];
@@ -210,7 +210,7 @@ class Files {
     this.#onProgress = onProgress;
   }
 
-  /** Returns the content of a file, by its name in translator.json or its address. */
+  /** Returns the content of a file, by its name in translator.json. */
   async read(name) {
     const url = new URL(name, this.#base).href;
     const cache = await this.#cache();
@@ -252,7 +252,6 @@ class Files {
 
   async #check(name, content) {
     const { sizes, files } = this.#description;
-    if (!(name in files)) return; // Of another server.
     let isRight = content.length === sizes[name];
     // Browsers have digests for https and localhost alone.
     if (isRight && self.crypto?.subtle) {

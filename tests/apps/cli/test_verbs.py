@@ -444,6 +444,7 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
             "saved_model",
             run_of_a | {"dtype": "bfloat16", "languages": languages},
         ),
+        ("--no-examples", "saved_model", run_of_a | {"no_examples": True}),
         ("b", "saved_model", {}),  # An ensemble: no card of a run.
         ("--format litert --quantize int8", "litert", {"quantize": "int8"}),
         ("--format litert --fixed-lengths", "litert", {"fixed_lengths": True}),
