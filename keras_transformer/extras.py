@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 import lazy_loader
 
@@ -16,7 +16,7 @@ def how_to_install(extra: str) -> str:
     return f'`pip install ".[{extra}]"` in a clone of keras_transformer'
 
 
-def required(module: str, need: str, extra: str) -> Any:
+def required(module: str, need: str, extra: str) -> ModuleType:
     """Imports a module; an `ImportError` tells the `need` and the extra to install."""
     try:
         return importlib.import_module(module)
@@ -24,7 +24,7 @@ def required(module: str, need: str, extra: str) -> Any:
         raise ImportError(f"{need}: {how_to_install(extra)}.") from error
 
 
-def attach_stub(package: str, file: str) -> Any:
+def attach_stub(package: str, file: str) -> tuple:
     """As that of `lazy_loader`, but a name that lacks a package fails when it is used.
 
     So `help`, `hasattr` and `import *` work without the extras.

@@ -7,6 +7,7 @@ import re
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_transformer import (
@@ -30,6 +31,7 @@ from keras_transformer.config.run_config import (
     preset_for,
 )
 from keras_transformer.nn.layers.transformer_layer import _KINDS, LayerArguments
+from tests.tiny_run import in_a_process
 
 SECTIONS = (
     TransformerConfig, TokenizerConfig, DataConfig, TrainingConfig, DecodingConfig,
@@ -157,6 +159,29 @@ def test_what_looks_alike_is_accepted():
     )
     tokenizer = TokenizerConfig(joint_vocabulary=False)
     assert RunConfig(model=separate, tokenizer=tokenizer).model is separate
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = TransformerConfig(d_model=np.int64(24), num_heads=np.uint8(3))
+    changed = config.replace(dropout_rate=np.float32(0.25), d_ff=np.int32(7))
+    assert changed == TransformerConfig(
+        d_model=24, num_heads=3, dropout_rate=0.25, d_ff=7
+    )
+    assert TransformerConfig.from_dict(json.loads(changed.to_json())) == changed
+    layer = EncoderLayer(np.int64(2), np.int16(8), dropout_rate=np.float32(0.5))
+    assert (
+        layer.get_config()
+        == EncoderLayer(2, 8, dropout_rate=0.5, name=layer.name).get_config()
+    )
+    for wrong in (np.float32(24), np.bool_(True), np.array([24])):
+        with pytest.raises(TypeError, match="`d_model` must be int. Received"):
+            TransformerConfig(d_model=wrong)
+
+
+def test_options_and_rules_need_no_docstrings():
+    """Python's -OO leaves none."""
+    modules = "keras_transformer.config, keras_transformer.text.cleaning"
+    in_a_process("-OO", "-c", f"import {modules}").check_returncode()
 
 
 @pytest.mark.parametrize("config_class", (*SECTIONS, RunConfig))

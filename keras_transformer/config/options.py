@@ -78,7 +78,8 @@ class Config:
     def __post_init__(self):
         hints = typing.get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value = _plain(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
             _check_type(field.name, value, hints[field.name])
             rules = field.metadata
             if value is not None and rules and (rule := broken_rule(value, rules)):
@@ -202,6 +203,12 @@ def _is_meant(number, finite):
 
 def _in_words(bounds):
     return " and ".join(f"{_BOUNDS[key][1]} {bound}" for key, bound in bounds.items())
+
+
+def _plain(value):
+    """Returns a number of NumPy's, which JSON has no word for, as one of Python's."""
+    is_foreign = isinstance(value, numbers.Number) and hasattr(value, "item")
+    return value.item() if is_foreign else value
 
 
 def _check_type(name, value, hint):

@@ -360,6 +360,7 @@ class RunConfig(Config):
         return self.with_options(**changes)
 
 
-RunConfig.preset.__func__.__doc__ = RunConfig.preset.__doc__.replace(
+# Python's option -OO leaves none.
+RunConfig.preset.__func__.__doc__ = (RunConfig.preset.__doc__ or "").replace(
     "{presets}", "One of " + ", ".join(f'"{name}"' for name in PRESETS)
 )

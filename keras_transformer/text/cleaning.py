@@ -119,7 +119,10 @@ def clean_pairs(text: Any, keep: str | None = None) -> ParallelText:
     return Mix(parts, found)
 
 
-clean_pairs.__doc__ = clean_pairs.__doc__.replace("{rules}", ", ".join(CLEANING))
+# Python's option -OO leaves none.
+clean_pairs.__doc__ = (clean_pairs.__doc__ or "").replace(
+    "{rules}", ", ".join(CLEANING)
+)
 
 
 def _cleaned(part, rules, found):
