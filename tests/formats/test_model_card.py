@@ -88,7 +88,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     assert "Not recorded" not in training
     assert summary["machine"]["processor"] in training
     assert f"val_loss {summary['last_epoch']['val_loss']:.4f}" in training
-    assert "- the weights are the last checkpoint, of epoch 3\n" in training
+    assert "- the weights are the checkpoint of epoch 3\n" in training
     assert (
         f"- their validation: val_loss {summary['final']['val_loss']:.4f}" in training
     )
@@ -112,7 +112,7 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
     card = model_card(Translator.load(mean), VERSION, mean)
     training, data = section(card, "Training"), section(card, "Data")
     assert "- updates: 12, epochs: 3, minutes: " in training
-    assert "- the weights are the mean of 2 checkpoints\n- last epoch" in training
+    assert "- the weights are the mean of 3 checkpoints\n- last epoch" in training
     assert "- training: 40 pairs, " in data and "- validation: 8 pairs, " in data
     average_run(run, tmp_path / "one", last=1)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))
