@@ -728,7 +728,6 @@ COMMANDS = {
     GOOD + "--dropout-rate -0.1": "argument --dropout-rate: must be at least 0.0",
     GOOD + "--activation sharp": "activation",
     GOOD + "--monitor bleu": "`monitor` 'bleu' needs validation pairs: give some (`--",
-    GOOD + "--average best": "`average` 'best' needs validation pairs: give some (`--",
     GOOD + "--patience 2": "`patience` needs validation pairs: give some (`--valid`)",
     GOOD + "--init {f}/missing": "missing: No such file",
     GOOD + "--init {r} --num-heads 4": "`num_heads` is 4 and was 2",

@@ -21,7 +21,10 @@ class TrainingConfig(Config):
     epochs: int = option(20, "passes over the corpus", minimum=1)
     max_updates: int | None = option(None, "stop after this many updates", minimum=1)
     max_minutes: float | None = option(
-        None, "stop at the first update after this time (minutes)", above=0.0
+        None,
+        "stop at the first update after this time (minutes); the schedule then fits "
+        "what can be done in it",
+        above=0.0,
     )
     optimizer: str = option("adam", "Keras optimizer", choices=("adam", "adamw"))
     weight_decay: float | None = option(
@@ -73,24 +76,20 @@ class TrainingConfig(Config):
     )
     average_checkpoints: int = option(
         5,
-        "checkpoints averaged for the final model, one per interval; where validation "
-        "finds the last or best alone better, it is taken",
+        "last checkpoints, one per interval, averaged for the final model; with "
+        "validation other numbers and the best one are tried too",
         minimum=1,
     )
-    average: str | None = option(
-        None,
-        "checkpoints to average: the last or the best; default the last, but the best "
-        "with `init` and validation pairs",
-        choices=("last", "best"),
-    )
     monitor: str = option(
-        "loss", "validation score of the best checkpoint", choices=("loss", "bleu")
+        "loss",
+        "validation score that is best in the final weights",
+        choices=("loss", "bleu", "chrf"),
     )
     patience: int | None = option(
         None, "stop after this many intervals without a better `monitor`", minimum=1
     )
     bleu_sentences: int = option(
-        200, "validation pairs used for BLEU and for doubts", minimum=1
+        200, "validation pairs used for BLEU, chrF and doubts", minimum=1
     )
     hold_out: int | None = option(
         None,

@@ -4,7 +4,6 @@ from .report import read_summary as read_summary, summary_lines as summary_lines
 from .run_model import (
     compiled_model as compiled_model,
     make_optimizer as make_optimizer,
-    split_by_default as split_by_default,
 )
 from .train import (
     default_config as default_config,

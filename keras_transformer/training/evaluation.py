@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,6 +20,17 @@ from keras_transformer.text.lines import write_lines
 
 _EXAMPLES = 3
 _CHUNK = 256  # sentences per call of `translate`
+# sacreBLEU's tokenizers for Japanese, Chinese, and Thai, Lao, Tibetan, Burmese and
+# Khmer, which put no spaces between words; and the share of their characters in a text
+# up to which they are foreign names and terms.
+_UNSPACED = {
+    "ja-mecab": "[\u3041-\u30ff]",
+    "zh": "[\u3400-\u9fff]",
+    "char": "[\u0e01-\u109f\u1780-\u17ff]",
+}
+_SHARE = 0.2
+# Japanese has Chinese characters too, but Chinese has no kana.
+_KANA_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -25,7 +38,7 @@ class Scores:
     """Scores of a test set.
 
     Attributes:
-        bleu: Detokenised, cased BLEU, 0 to 100.
+        bleu: Detokenised, cased BLEU, 0 to 100, of tokens as `tokenizer_for` says.
         bleu_signature: sacreBLEU's signature of `bleu`.
         chrf: chrF2, 0 to 100.
         chrf_signature: sacreBLEU's signature of `chrf`.
@@ -64,6 +77,7 @@ def evaluate(
     pairs: Iterable[tuple[str, str]],
     output: str | Path | None = None,
     show_progress: bool = False,
+    tokenizer: str | None = None,
 ) -> Scores:
     """Translates the sources and scores the translations against the references.
 
@@ -76,6 +90,9 @@ def evaluate(
         pairs: Pairs of source and reference text.
         output: File for the translations, one per line, or `None`.
         show_progress: Whether to show a progress bar at a terminal.
+        tokenizer: sacreBLEU's tokenizer; default by the script of the references: "zh"
+            for Chinese, "ja-mecab" for Japanese if sacreBLEU's extra `ja` is installed,
+            "char" for other scripts without spaces, else "13a".
 
     Returns:
         The `Scores`.
@@ -115,12 +132,29 @@ def evaluate(
         "rate": rate,
         "doubts": dict(doubts),
     }
+    tokenizer = tokenizer or tokenizer_for(references)
     for name, metric in (
-        ("bleu", sacrebleu.BLEU()),
+        ("bleu", sacrebleu.BLEU(tokenize=tokenizer)),
         ("chrf", sacrebleu.CHRF()),
-        ("lowercase_bleu", sacrebleu.BLEU(lowercase=True)),
+        ("lowercase_bleu", sacrebleu.BLEU(tokenize=tokenizer, lowercase=True)),
     ):
         scores[name] = metric.corpus_score(translations, [references]).score
         scores[f"{name}_signature"] = str(metric.get_signature())
     examples = zip(sources, translations, references, strict=True)
     return Scores(**scores, examples=tuple(examples)[:_EXAMPLES])
+
+
+def tokenizer_for(references: Iterable[str]) -> str:
+    """Returns the name of sacreBLEU's tokenizer for the script of the references.
+
+    "13a" would take a sentence without spaces for one word, whose BLEU is 0.
+    """
+    text = "".join(references)
+    counts = {name: len(re.findall(x, text)) for name, x in _UNSPACED.items()}
+    unspaced = sum(counts.values())
+    if unspaced <= _SHARE * len(text):
+        return "13a"
+    if counts.pop("ja-mecab") > _KANA_SHARE * unspaced:
+        needed = map(importlib.util.find_spec, ("MeCab", "ipadic"))
+        return "ja-mecab" if all(needed) else "char"
+    return max(counts, key=counts.get)

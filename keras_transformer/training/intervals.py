@@ -26,7 +26,7 @@ from keras_transformer.nn.kernels.keras_private import loss_tracker
 from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
-from keras_transformer.training.run import Run
+from keras_transformer.training.run import Run, fit_to_minutes
 from keras_transformer.training.run_model import may_compile_later
 from keras_transformer.training.state import State, save_checkpoint, without_progress
 from keras_transformer.training.validation import Validation
@@ -38,6 +38,9 @@ _HOPELESS = 16
 # Batches, or seconds, between two readings of a figure, which wait for the device.
 _READ_EVERY = 16
 _READ_SECONDS = 1.0
+# Share of `max_minutes` after which is decided for how many updates they are enough.
+# Some intervals with their validations are then part of what was measured.
+_MEASURED_SHARE = 0.05
 
 
 def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int:
@@ -60,6 +63,7 @@ def train_interval(run: Run, callbacks: RunCallbacks) -> dict[str, float] | None
         run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
     else:
         figures = _fit(run, callbacks, end)
+        callbacks.plan_by_minutes()
     has_ended = is_over(run, callbacks)
     check_not_hopeless(run.state, num_batches, has_ended)
     return figures if has_ended or run.state.step >= end else None
@@ -239,9 +243,12 @@ class RunCallbacks(keras.callbacks.CallbackList):
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
         self.is_compiled = run.model.jit_compile
+        self._interval = None
         self._waits = Waits(run.training)
         self._since = time.monotonic() - run.state.seconds
-        self._until = self._since + 60 * (self._options.max_minutes or math.inf)
+        seconds = 60 * (self._options.max_minutes or math.inf)
+        self._until = self._since + seconds
+        self._measured_at = self._since + _MEASURED_SHARE * seconds
         self._reads_every_batch = any(map(_reads_every_batch, self.callbacks))
 
     def begin_run(self):
@@ -263,9 +270,20 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Returns whether XLA would repay its wait in the rest of the run."""
         updates = self._options.planned_updates(self._run.training.num_batches)
         batches = updates * self._options.gradient_accumulation_steps - state.step
-        seconds = 60 * (self._options.max_minutes or math.inf) - state.seconds
+        seconds = self._until - time.monotonic()
         batches = min(batches, seconds / max(self.batch_seconds, 1e-9))
         return self._waits.are_repaid(batches, self.batch_seconds)
+
+    def _is_measured(self):
+        """Whether it can be said how many updates `max_minutes` are enough for."""
+        is_due = self._measured_at <= time.monotonic() < self._until
+        is_new = not self._run.state.planned_updates
+        return is_due and is_new and self._bar.speed is not None
+
+    def plan_by_minutes(self):
+        """Plans a run by its speed, once that is known; all processes together."""
+        if not self._distribution.any(not self._is_measured()):
+            fit_to_minutes(self._run, self._distribution.mean(self._bar.speed))
 
     def captured(self, step: int = 0, seconds: float = 0.0, skipped: int = 0) -> State:
         """Returns the state of the model and of the user's callbacks."""
@@ -275,6 +293,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             step=step,
             skipped=skipped,
             is_compiled=run.state.is_compiled,
+            planned_updates=run.state.planned_updates,
             seconds=seconds,
             history=[*run.state.history],
             callbacks=[[type(c).__name__, c.state()] for c in self._remembering],
@@ -308,7 +327,10 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._skipped_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
-        super().on_epoch_begin(len(self._run.state.history))
+        interval = len(self._run.state.history)
+        if interval != self._interval:  # Several `fit` may make one.
+            self._interval = interval
+            super().on_epoch_begin(interval)
 
     def on_train_batch_begin(self, batch, logs=None):
         if keras.backend.backend() == "torch":
@@ -347,7 +369,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         if is_alone or is_due:
             is_over = time.monotonic() >= self._until
             is_asked = self._signals.received is not None
-            if self._distribution.any(is_over or is_asked):
+            if self._distribution.any(is_over or is_asked or self._is_measured()):
                 self.model.stop_training = self._is_interrupted = True
 
     def on_epoch_end(self, epoch, logs=None):

@@ -29,7 +29,7 @@ from keras_transformer.training.state import (
     can_be_opened,
     checkpoint_path,
     checkpoints_of,
-    rows_to_average,
+    rows_to_keep,
 )
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ _LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_share", "nonfinite"}
-# Options that a new run chooses where they are `None`, and keeps.
+# Options that a new run chooses where they are `None`, and keeps. The warm-up and the
+# cosine follow from what is planned, which stands in the state.
 _CHOSEN = {
     "data": ("batch_tokens", "batch_shapes"),
     "tokenizer": ("vocabulary_size",),
-    "training": ("average",),
 }
 # Options of a model that do not affect its weights.
 _RATES = {"dropout_rate", "attention_dropout_rate", "activation_dropout_rate"}
@@ -78,8 +78,7 @@ class Job:
     def __post_init__(self):
         options = self.config.training
         given = {
-            "`average` 'best'": options.average == "best",
-            "`monitor` 'bleu'": options.monitor == "bleu",
+            f"`monitor` {options.monitor!r}": options.monitor != "loss",
             "`patience`": options.patience is not None,
         }
         needing = [name for name, is_given in given.items() if is_given]
@@ -159,10 +158,6 @@ def plan(job: Job, directory: Path) -> Plan:
         )
     sizes = tokenizers.vocabulary_sizes
     config = config.replace(model=config.model.replace(**sizes))
-    if config.training.average is None:
-        # Fine-tuning on few pairs soon learns them by heart.
-        can_choose = "init" in data and data["validation"] is not None
-        config = config.with_options(average="best" if can_choose else "last")
     is_finished = state is not None and state.finished == finished
     if is_finished:
         say(
@@ -225,7 +220,7 @@ def _newest_state(directory, options, finished, console):
         if state.finished == finished:
             return state
         newest = newest or state
-        needed = checkpoints_of(checkpoints, rows_to_average(state.history, options))
+        needed = checkpoints_of(checkpoints, rows_to_keep(state.history, options))
         lost = [path for path in needed if not can_be_opened(path)]
         own = checkpoint_path(checkpoints, state.step)
         if own not in lost:
@@ -252,6 +247,12 @@ def _described(job):
             words = json.dumps(keras.saving.serialize_keras_object(part), default=str)
             # Keras numbers names within a process.
             data[kind] = re.sub(r'"name": "\w*", ', "", words)
+    if job.config.training.monitor != "loss":
+        from keras_transformer.training.evaluation import tokenizer_for
+
+        share = job.config.data.bad_line_share
+        references = job.validation.sentences(["target"], share)
+        data["bleu_tokenizer"] = tokenizer_for(references)
     if job.model is not None:
         data["model"] = getattr(job.model, "__qualname__", repr(type(job.model)))
     if job.init is not None:
@@ -281,7 +282,7 @@ def _resumed(
     """
     path = directory / DATA
     was = read_json(path)
-    if not {"training", "validation", "planned_updates"} <= was.keys():
+    if not {"training", "validation"} <= was.keys():
         raise ValueError(f"{path} is damaged: a part is missing")
     begun = RunConfig.load(directory / "config.json")
     chosen = {
@@ -290,12 +291,12 @@ def _resumed(
         for name in names
         if getattr(getattr(config, section), name) is None
     }
-    config = config.with_options(**chosen).fitted_to(was["planned_updates"])
+    config = config.with_options(**chosen)
     problem = None
     for part in ("validation", "training"):
         if was[part] != data[part]:
             problem = f"other {part} data: its lines differ from the given ones"
-    for part in ("optimizer", "loss", "model"):
+    for part in ("optimizer", "loss", "model", "bleu_tokenizer"):
         if was.get(part) != data.get(part):
             problem = f"another {part}: {was.get(part) or 'that of its options'}"
     if "init" in data and data["init"] != was.get("init"):

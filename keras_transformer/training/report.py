@@ -45,11 +45,14 @@ _FIGURES = (
     ("loss", "loss", ".4f"),
     ("val loss", "val_loss", ".4f"),
     ("BLEU", "val_bleu", ".2f"),
+    ("chrF", "val_chrf", ".2f"),
     ("tokens/s", "tokens_per_second", ",.0f"),
 )
-_WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "time": 11}
-# Seconds to watch after the first figures, before which the step is compiled.
+_WIDTHS = {"epoch": 9, "updates": 9, "loss": 7, "BLEU": 6, "chrF": 6, "time": 11}
+# Seconds to watch after the first figures, before which the step is compiled, and the
+# largest share of `max_minutes`.
 _WATCHED = 15.0
+_WATCHED_SHARE = 0.04
 
 
 def report_data(console: Console, corpora: dict[str, Corpus]):
@@ -157,9 +160,11 @@ def report_resumed(console: Console, state: State, num_batches: int, machine: di
 class TrainingBar(Progress):
     """The bar of a run at a terminal, and once a line that says how long it will take.
 
-    Both are of the one limit that will end the run: epochs, updates or minutes.
-    `num_batches` are those of an epoch.
+    The bar is of the one limit that will end the run: epochs, updates or minutes. The
+    line would only repeat the minutes. `num_batches` are those of an epoch.
     """
+
+    speed: float | None = None  # batches a second, once that is known
 
     def __init__(
         self, console: Console, num_batches: int, options: TrainingConfig, state: State
@@ -198,14 +203,15 @@ class TrainingBar(Progress):
         `waited` are the seconds of this process that are not part of its speed.
         """
         seconds = max(time.monotonic() - self._since, 1e-9)
-        measured = self._measured_speed(step, seconds - waited)
-        speed = measured or step / seconds
+        self.speed = self._measured_speed(step, seconds - waited)
+        speed = self.speed or step / seconds
         left = max(self._batches - step, 0) / speed
         left_by_time = max(self._most_seconds - seconds, 0)
         epoch = (step - 1) // self._num_batches + 1
         share = step / self._batches
         words = f"epoch {epoch}"
-        if left_by_time < left:
+        is_timed = left_by_time < left
+        if is_timed:
             left = left_by_time
             share = seconds / self._most_seconds
             words += f", {seconds / 60:.0f}/{self._options.max_minutes:g} min"
@@ -215,10 +221,10 @@ class TrainingBar(Progress):
         else:
             words += f"/{self._options.epochs}"
         self.update(self._run, completed=share, description=f"{words}  loss {loss:.3f}")
-        if measured is None:
+        if self.speed is None:
             return
         self.update(self._run, rest=f", {duration(left)} to go")
-        if not self._is_said:
+        if not self._is_said and not is_timed:
             self._is_said = True
             words = f"expected: {duration(left)} more, at {speed:.2g} batches a second"
             say(self.console, words)
@@ -228,7 +234,8 @@ class TrainingBar(Progress):
         if self._first is None:
             self._first = (step, seconds)
         first, began = self._first
-        if seconds - began < _WATCHED or step == first:
+        watched = min(_WATCHED, _WATCHED_SHARE * self._most_seconds)
+        if seconds - began < watched or step == first:
             return None
         return (step - first) / (seconds - began)
 

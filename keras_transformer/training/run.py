@@ -16,6 +16,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import remove_abandoned, take_lock, write_json
+from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.search.run_directory import DATA, SUMMARY, TEST
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say
@@ -33,6 +34,7 @@ from keras_transformer.training.report import (
 from keras_transformer.training.run_model import (
     build_training_variables,
     compiled_model,
+    make_schedule,
     with_device_defaults,
 )
 from keras_transformer.training.state import State, StateFiles
@@ -43,18 +45,20 @@ _LATE = 60
 
 @dataclasses.dataclass(eq=False)
 class Run:
-    """A run that is ready to train. All stays as it is but `state`, the newest."""
+    """A run that is ready to train. Only `state`, the newest, and `config` change."""
 
     job: Job
     path: Path
     checkpoints: Path
     console: Console
-    config: RunConfig
+    asked: RunConfig  # as config.json has it
+    config: RunConfig  # with the schedule that fits what is planned
     limits: dict[str, Any]  # the options that end the training
     distribution: Distribution
     machine: dict[str, Any]  # what the last bits of the weights depend on
     training: Corpus
     validation: Corpus | None
+    bleu_tokenizer: str | None  # of the validation, if it is scored
     model: keras.Model
     translator: Translator  # of `model`
     facts: dict[str, Any]  # for summary.json
@@ -131,11 +135,16 @@ def prepared(
     corpora = _corpora(planned, config, distribution, directory)
     training = corpora["training"]
     this_machine = machine(distribution)
-    if not planned.is_set_up:
-        config = _with_schedule(job, config, training)
-    keras.utils.set_random_seed(config.training.seed)
+    options = config.training
+    state = planned.state or State()
+    updates = state.planned_updates or options.planned_updates(training.num_batches)
+    if options.max_minutes is None:
+        state.planned_updates = updates
+    before = options.warmup_steps if planned.state is None else 0  # Said once.
+    fitted = _fitted(job, config, updates, before)
+    keras.utils.set_random_seed(options.seed)
     with distribution.scope():
-        model = compiled_model(config, job.optimizer, job.loss, job.model)
+        model = compiled_model(fitted, job.optimizer, job.loss, job.model)
         build_training_variables(model)
     if planned.init is not None:
         model.take_weights_of(planned.init.model)
@@ -145,7 +154,7 @@ def prepared(
     report_data(console, corpora)
     report_devices(console, model.compute_dtype)
     if planned.state is None:
-        report_model(console, model, config.training.freeze)
+        report_model(console, model, options.freeze)
     else:
         report_resumed(console, planned.state, training.num_batches, this_machine)
     return Run(
@@ -153,17 +162,19 @@ def prepared(
         path=planned.directory,
         checkpoints=planned.directory / "checkpoints",
         console=console,
-        config=config,
+        asked=config,
+        config=fitted,
         limits=planned.limits,
         distribution=distribution,
         machine=this_machine,
         training=training,
         validation=corpora.get("validation"),
+        bleu_tokenizer=planned.data.get("bleu_tokenizer"),
         model=model,
         translator=translator,
         facts=facts,
         states=StateFiles(planned.directory / "states"),
-        state=planned.state or State(),
+        state=state,
     )
 
 
@@ -198,11 +209,37 @@ def _corpora(planned, config, distribution, directory):
     return corpora
 
 
-def _with_schedule(job, config, training):
-    """Returns the options of a new run with a schedule that fits the corpus."""
-    updates = config.training.planned_updates(training.num_batches)
+def fit_to_minutes(run: Run, speed: float):
+    """Plans the updates that `max_minutes` are enough for, at a speed (batches/s).
+
+    The schedule then fits them. A run that goes on keeps it, because the plan stands in
+    its state.
+    """
+    before = run.config.training
+    state = run.state
+    num_batches = run.training.num_batches
+    every = before.planned_updates(num_batches)
+    batches = state.step + (60 * before.max_minutes - state.seconds) * speed
+    fits = int(batches / before.gradient_accumulation_steps)
+    state.planned_updates = min(fits, every)
+    if fits >= every:
+        return
+    say(
+        run.console,
+        f"about {plural(fits, 'update')} fit into {before.max_minutes:g} min: "
+        f"{batches / num_batches:.1f} of {plural(before.epochs, 'epoch')}",
+    )
+    run.config = _fitted(run.job, run.asked, fits, before.warmup_steps)
+    now = run.config.training
+    if now != before and run.job.optimizer is None:
+        optimizer = inner_optimizer(run.model.optimizer)
+        optimizer.learning_rate = make_schedule(now, run.config.model.d_model)
+        run.model.train_function = None  # It has the schedule before.
+
+
+def _fitted(job, config, updates, before):
+    """Returns options with a schedule for some updates; `before` was its warm-up."""
     fitted = config.fitted_to(updates)
-    before = config.training.warmup_steps
     now = fitted.training.warmup_steps
     if now < before and job.optimizer is None:
         say(
@@ -221,9 +258,8 @@ def _write_beginning(planned, run):
     if not planned.is_set_up:
         planned.tokenizers.save(directory / "tokenizer")
         planned.tokenizers.save_digests(directory / "tokenizer")
-        updates = run.config.training.planned_updates(run.training.num_batches)
-        write_json(directory / DATA, planned.data | {"planned_updates": updates})
-    write_json(directory / "config.json", run.config.to_dict())
+        write_json(directory / DATA, planned.data)
+    write_json(directory / "config.json", run.asked.to_dict())
     if planned.job.test is not None:
         pairs = planned.job.test.pairs()
         write_lines(directory / TEST, (pair_line(*pair[1:]) for pair in pairs))

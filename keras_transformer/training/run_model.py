@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from rich.console import Console
 
 from keras_transformer.config import RunConfig, TrainingConfig, TransformerConfig
 from keras_transformer.models.batch_step import (
@@ -19,6 +20,7 @@ from keras_transformer.nn.kernels.execution import has_gpu
 from keras_transformer.nn.kernels.keras_private import build_for, layers_within
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.nn.optimizers import Adam, TransformerSchedule, WarmupSchedule
+from keras_transformer.terminal import say
 from keras_transformer.text.corpus import BATCH_TOKENS
 
 # Two cores were measured; with many, the parts become small and the graph large.
@@ -110,19 +112,25 @@ def make_optimizer(options: TrainingConfig, d_model: int) -> keras.optimizers.Op
         constants["weight_decay"] = options.weight_decay
     if options.ema_decay is not None:
         constants |= {"use_ema": True, "ema_momentum": options.ema_decay}
+    rate = make_schedule(options, d_model)
+    if options.optimizer == "adamw":
+        return keras.optimizers.AdamW(rate, **constants)
+    return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
+
+
+def make_schedule(
+    options: TrainingConfig, d_model: int
+) -> keras.optimizers.schedules.LearningRateSchedule:
+    """Returns a run's learning-rate schedule."""
     peak = options.learning_rate
     warmup = options.warmup_steps
     if options.schedule == "paper":
         scale = 1.0 if peak is None else peak * (d_model * warmup) ** 0.5
-        rate = TransformerSchedule(d_model, warmup, scale)
-    else:
-        later = None
-        if options.schedule == "cosine":
-            later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
-        rate = WarmupSchedule(peak, warmup, later)
-    if options.optimizer == "adamw":
-        return keras.optimizers.AdamW(rate, **constants)
-    return Adam(rate, beta_1=0.9, beta_2=0.98, epsilon=1e-9, **constants)
+        return TransformerSchedule(d_model, warmup, scale)
+    later = None
+    if options.schedule == "cosine":
+        later = keras.optimizers.schedules.CosineDecay(peak, options.decay_steps)
+    return WarmupSchedule(peak, warmup, later)
 
 
 def with_device_defaults(config: RunConfig) -> RunConfig:
@@ -157,17 +165,24 @@ def may_compile_later(options: TrainingConfig) -> bool:
     return is_alone and keras.backend.backend() == "tensorflow" and has_gpu()
 
 
-def split_by_default(options: TrainingConfig):
+def split_by_default(options: TrainingConfig, console: Console):
     """Splits batches over the processor cores where that is faster.
 
     It is with TensorFlow on 2 to 4 cores, without XLA and `tf.distribute`, unless the
-    environment sets the number of threads. Call it before TensorFlow computes anything.
+    environment sets the number of threads. TensorFlow must have computed nothing yet.
     """
     if keras.backend.backend() != "tensorflow" or _THREADS & set(os.environ):
         return
     alone = options.distribute == "none" and not options.jit_compile
     if alone and 1 < available_cores() <= _MOST_CORES:
-        split_batches_over_cores()
+        try:
+            split_batches_over_cores()
+        except RuntimeError:
+            say(
+                console,
+                "batches are not split over the cores, which is faster, because this "
+                "program has computed before: call `split_batches_over_cores` first",
+            )
 
 
 def freeze(model: Seq2Seq, names: str | None):

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The newest one, and one in case it is damaged.
 KEPT_STATES = 2
+# Numbers of last checkpoints, beside `average_checkpoints`, whose mean is validated.
+_MEANS = (1, 2, 3, 5, 10)
 
 
 @dataclass
@@ -42,6 +44,8 @@ class State:
     accumulated: int = 0  # batches since the last update
     skipped: int = 0  # batches in a row, up to here, that were skipped
     is_compiled: bool = False  # whether XLA compiles the step from here on
+    # What the schedule is fitted to; 0 while `max_minutes` are not measured yet.
+    planned_updates: int = 0
     seconds: float = 0.0  # time trained, without interruptions
     history: list[dict[str, float]] = field(default_factory=list)  # a row an interval
     callbacks: list[Any] = field(default_factory=list)  # [class name, state] of each
@@ -172,14 +176,14 @@ def checkpoints_of(directory: str | Path, rows: Sequence[dict]) -> list[Path]:
 
 def remove_checkpoints(
     directory: str | Path,
-    history: Sequence[dict],
+    history: list[dict],
     num_states: int,
     options: TrainingConfig,
 ):
     """Removes the checkpoints that no kept state needs for its final model."""
     needed = []
     for back in range(num_states):
-        needed += rows_to_average(history[: max(len(history) - back, 0)], options)
+        needed += rows_to_keep(history[: max(len(history) - back, 0)], options)
     kept = checkpoints_of(directory, needed)
     for path in checkpoints_in(directory):
         if path not in kept:
@@ -237,16 +241,37 @@ def rank(row: dict[str, float], options: TrainingConfig) -> float:
     value = row[f"val_{options.monitor}"]
     if math.isnan(value):
         return -math.inf
-    return value if options.monitor == "bleu" else -value
+    return -value if options.monitor == "loss" else value
 
 
-def rows_to_average(rows: Sequence[dict], options: TrainingConfig) -> list[dict]:
-    """Returns the rows whose checkpoints are averaged; ties prefer earlier ones."""
+def candidates(rows: list[dict], options: TrainingConfig) -> list[list[dict]]:
+    """Returns the rows of each mean of checkpoints that may make the final weights.
+
+    Without validation that is one mean. A single row is the last, or the first best.
+    """
     count = options.average_checkpoints
-    if options.average != "best":
-        return list(rows[-count:])
-    best = sorted(rows, key=lambda row: rank(row, options), reverse=True)[:count]
-    return sorted(best, key=lambda row: row["step"])
+    if not rows or f"val_{options.monitor}" not in rows[-1]:
+        return [rows[-count:]]
+    sizes = {min(size, len(rows)) for size in (*_MEANS, count)}
+    means = [rows[-size:] for size in sorted(sizes)]
+    best = [max(rows, key=lambda row: rank(row, options))]
+    return means if best in means else [*means, best]
+
+
+def rows_to_keep(rows: list[dict], options: TrainingConfig) -> list[dict]:
+    """Returns the rows whose checkpoints may make the final weights."""
+    means = candidates(rows, options)
+    return [row for row in rows if any(row in mean for mean in means)]
+
+
+def named(rows: Sequence[dict]) -> str:
+    """Returns what weights are, from the rows of their checkpoints."""
+    if not rows:
+        return "those of the last state"
+    first, last = (f"{round(row['epoch'], 2):g}" for row in (rows[0], rows[-1]))
+    if len(rows) == 1:
+        return f"the checkpoint of epoch {last}"
+    return f"the mean of {len(rows)} checkpoints, epochs {first} to {last}"
 
 
 def without_progress(rows: Sequence[dict], options: TrainingConfig) -> int:

@@ -13,7 +13,6 @@ from keras_transformer.config import (
     DecodingConfig,
     RunConfig,
     TokenizerConfig,
-    TrainingConfig,
     TransformerConfig,
 )
 from keras_transformer.config.run_config import FINE_TUNING, preset_for
@@ -41,14 +40,16 @@ from keras_transformer.training.report import (
     summary,
 )
 from keras_transformer.training.run import Run, opened, prepared
-from keras_transformer.training.run_model import check_initial
+from keras_transformer.training.run_model import check_initial, split_by_default
 from keras_transformer.training.state import (
     KEPT_STATES,
+    candidates,
     checkpoints_of,
     load_average,
+    named,
     rank,
     remove_checkpoints,
-    rows_to_average,
+    rows_to_keep,
 )
 from keras_transformer.training.validation import Validation, doubting, score_test_set
 
@@ -75,9 +76,8 @@ def train(
     translator: decoding.json and model.keras. `Translator.load(directory)` loads it.
 
     The final weights are the mean of the last checkpoints (`average_checkpoints`). With
-    validation pairs the mean is validated too, and the last checkpoint alone is taken
-    if that is better by `monitor`. A run with `init` then takes the best checkpoints in
-    place of the last, unless `average` says otherwise.
+    validation pairs the means of the last 1, 2, 3, 5 and 10 and the best checkpoint are
+    validated too, and what is best by `monitor` is taken.
 
     Training proceeds in intervals of `save_every` batches. After each one the model is
     validated, and a checkpoint and the whole state are saved.
@@ -191,9 +191,8 @@ def _job(directory, text, config, validation, console, init=None, **others):
     text = open_pairs(text)
     if config is None:
         config = default_config(directory, init, text, console)
+    split_by_default(config.training, console)
     text = clean_pairs(text, config.data.keep)
-    for line in str(text.cleaning).splitlines():
-        say(console, line)
     wanted = config.training.hold_out
     if validation is not None:
         validation = open_pairs(validation)
@@ -204,7 +203,10 @@ def _job(directory, text, config, validation, console, init=None, **others):
             )
         wanted = 0
     sets = split(text, wanted, config.training.test_size)
-    report_held_out(console, sets, wanted)
+    if not (directory / "config.json").exists():  # Said once.
+        for line in str(text.cleaning).splitlines():
+            say(console, line)
+        report_held_out(console, sets, wanted)
     return Job(
         text=sets.training,
         config=config,
@@ -315,7 +317,7 @@ def finish(run: Run, validation: Validation) -> Translator:
     state = run.state
     is_chief = run.distribution.is_chief
     if is_chief or run.validation is not None:  # All processes validate together.
-        rows, figures = _load_final(run, validation)
+        rows, figures, scores = _load_final(run, validation)
     if is_chief:
         remove_checkpoints(run.checkpoints, state.history, 1, options)
         translator = doubting(run)
@@ -334,9 +336,10 @@ def finish(run: Run, validation: Validation) -> Translator:
             run.facts,
             state,
             state.history[-1],
-            weights=_named(rows, options),
+            weights=named(rows),
             averaged_checkpoints=len(rows),
             final=figures,
+            candidates=scores,
             rate_still_rose=rises,
             **tested,
         )
@@ -345,54 +348,35 @@ def finish(run: Run, validation: Validation) -> Translator:
     return translator if is_chief else Translator.load(run.path)
 
 
-def _load_final(run: Run, validation: Validation) -> tuple[list[dict], dict]:
-    """Loads the mean of checkpoints, or the last or best of them if that is better.
+def _load_final(
+    run: Run, validation: Validation
+) -> tuple[list[dict], dict[str, float], dict[str, float]]:
+    """Loads the mean of checkpoints that validates best, or the only candidate.
 
-    Returns the rows of those that were loaded, and the figures of the validation.
+    Returns its rows, its figures, and the score of each candidate by its name.
     """
     options = run.config.training
-    rows = _load_mean(run)
-    if run.validation is None:
-        return rows, {}
+    rows = rows_to_keep(run.state.history, options)
+    rows = [row for row in rows if _can_load(run, row)]
     if not rows:
-        return rows, validation.figures()
-    one = rows[-1]
-    if options.average == "best":
-        one = max(rows, key=lambda row: rank(row, options))
-    figures = {name: x for name, x in one.items() if name.startswith("val_")}
-    if len(rows) == 1:
-        return rows, figures
-    choices = [(rows, validation.figures()), ([one], figures)]
-    if rank(one, options) > rank(choices[0][1], options):
-        load_average(run.model, checkpoints_of(run.checkpoints, [one]))
-        choices.reverse()
+        warn(run.console, "the final weights are those of the last state")
+        restore(run.model, run.state)
+        run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
+        return [], validation.figures(), {}
+    tried = []
+    for mean in candidates(rows, options):
+        load_average(run.model, checkpoints_of(run.checkpoints, mean))
+        tried.append((mean, validation.figures()))
+    if run.validation is None:
+        return *tried[0], {}
+    taken, figures = max(tried, key=lambda each: rank(each[1], options))
+    load_average(run.model, checkpoints_of(run.checkpoints, taken))
     score = f"val_{options.monitor}"
-    taken, other = [
-        f"{_named(chosen, options)} ({score} {found[score]:.4f})"
-        for chosen, found in choices
-    ]
-    say(run.console, f"final weights: {taken}; not {other}")
-    return choices[0]
-
-
-def _load_mean(run: Run) -> list[dict]:
-    """Gives the model the mean of its checkpoints; returns the rows of those.
-
-    A file that cannot be read is left out; without any, the last state's weights stay.
-    """
-    rows = rows_to_average(run.state.history, run.config.training)
-    try:
-        load_average(run.model, checkpoints_of(run.checkpoints, rows))
-        return rows
-    except (FileNotFoundError, ValueError):
-        rows = [row for row in rows if _can_load(run, row)]
-    if rows:
-        load_average(run.model, checkpoints_of(run.checkpoints, rows))
-        return rows
-    warn(run.console, "the final weights are those of the last state")
-    restore(run.model, run.state)
-    run.model.optimizer.finalize_variable_values(run.model.trainable_weights)
-    return []
+    scores = {named(mean): found[score] for mean, found in tried}
+    say(run.console, f"final weights: {named(taken)}, with the best {score} of")
+    for name, value in scores.items():
+        say(run.console, f"{value:10.4f}  {name}")
+    return taken, figures, scores
 
 
 def _can_load(run, row):
@@ -403,13 +387,3 @@ def _can_load(run, row):
         warn(run.console, f"the final weights do without it: {error}")
         return False
     return True
-
-
-def _named(rows: Sequence[dict], options: TrainingConfig) -> str:
-    """Returns what weights are, from the rows of their checkpoints."""
-    if not rows:
-        return "those of the last state"
-    kind = "best" if options.average == "best" else "last"
-    if len(rows) > 1:
-        return f"the mean of the {kind} {len(rows)} checkpoints"
-    return f"the {kind} checkpoint, of epoch {rows[0]['epoch']:g}"

@@ -22,10 +22,10 @@ _FEWEST = 50
 
 
 class Validation:
-    """Computes loss, accuracy and perplexity of the validation pairs, and maybe BLEU.
+    """Computes loss, accuracy and perplexity of the validation pairs, and maybe scores.
 
-    BLEU is that of `evaluate`, of greedy translations of some pairs, which are faster
-    than a beam.
+    BLEU and chrF are those of `evaluate`, of greedy translations of some pairs, which
+    are faster than a beam.
     """
 
     def __init__(self, run: Any):
@@ -33,7 +33,7 @@ class Validation:
         self._pairs = []
         options = run.config.training
         translator = run.translator
-        if run.validation is not None and options.monitor == "bleu":
+        if run.validation is not None and options.monitor != "loss":
             self._pairs = _some_pairs(run)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
@@ -53,17 +53,18 @@ class Validation:
         figures = {f"val_{name}": float(value) for name, value in logs.items()}
         if not self._pairs:
             return figures
-        scores = evaluate(self._translate, self._pairs)
+        scores = evaluate(self._translate, self._pairs, tokenizer=run.bleu_tokenizer)
         if not self._is_described:
             self._is_described = True
             say(
                 run.console,
-                f"val_bleu of {scores.sentences:,} sentences, by greedy search: "
-                f"{scores.bleu_signature}",
+                f"scores of {scores.sentences:,} sentences, by greedy search: BLEU "
+                f"{scores.bleu_signature}, chrF {scores.chrf_signature}",
             )
         return figures | {
             "val_bleu": scores.bleu,
             "val_bleu_lowercase": scores.lowercase_bleu,
+            "val_chrf": scores.chrf,
         }
 
 

@@ -83,7 +83,7 @@ def test_the_card_of_a_run_has_its_data_training_and_sentences(live, run):
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     assert "- 12 updates, 3 epochs, " in training
     assert f"{summary['machine']['processor']}, in float32\n" in training
-    assert "- the weights are the last checkpoint, of epoch 3\n" in training
+    assert "- the weights are the checkpoint of epoch 3\n" in training
     assert (
         f"- their validation: val_loss {summary['final']['val_loss']:.4f}" in training
     )
@@ -104,7 +104,7 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
     card = model_card(Translator.load(mean), VERSION, mean)
     training = section(card, "Data and training")
     assert "- 12 updates, 3 epochs, " in training
-    assert "- the weights are the mean of 2 checkpoints\n- source" in training
+    assert "- the weights are the mean of 3 checkpoints\n- source" in training
     assert "- training: 40 pairs, " in training and "ion: 8 pairs, " in training
     average_run(run, tmp_path / "one", last=1)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))

@@ -1,11 +1,15 @@
 """A batch in parts, side by side: the same update, logs and errors as in one."""
 
+import io
+
 import keras
 import numpy as np
 import pytest
+from rich.console import Console
 
 import keras_transformer as kt
 from keras_transformer.models import batch_step as step
+from tests import tiny_run
 from tests.models.backends import run_python
 from tests.models.test_exact_training import (
     CONFIG,
@@ -135,7 +139,7 @@ def test_it_sets_the_threads_and_must_come_first():
         (2, {"distribute": "mirrored"}, False),
     ),
 )
-def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, splits):
+def test_a_run_splits_where_it_is_faster(monkeypatch, available, options, splits):
     from keras_transformer.training import run_model as model
 
     calls = []
@@ -143,8 +147,63 @@ def test_the_command_splits_where_it_is_faster(monkeypatch, available, options, 
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(model, "available_cores", lambda: available)
     monkeypatch.setattr(model, "split_batches_over_cores", lambda: calls.append(1))
-    model.split_by_default(kt.TrainingConfig(**options))
+    console = Console(file=io.StringIO())
+    model.split_by_default(kt.TrainingConfig(**options), console)
     assert bool(calls) == splits
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "2")
-    model.split_by_default(kt.TrainingConfig(**options))
+    model.split_by_default(kt.TrainingConfig(**options), console)
     assert bool(calls) == splits == len(calls)
+
+
+def test_a_run_that_comes_too_late_to_split_says_so(monkeypatch):
+    from keras_transformer.training import run_model as model
+
+    def late():
+        raise RuntimeError("call it before anything is computed")
+
+    for variable in model._THREADS:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(model, "available_cores", lambda: 2)
+    monkeypatch.setattr(model, "split_batches_over_cores", late)
+    screen = io.StringIO()
+    model.split_by_default(kt.TrainingConfig(), Console(file=screen, width=200))
+    assert "are not split over the cores" in screen.getvalue()
+    assert "call `split_batches_over_cores` first" in screen.getvalue()
+
+
+# A run that Python begins and the command ends, or the other way, on two cores.
+RUN = """
+import os, sys
+from rich.console import Console
+import keras_transformer as kt
+from keras_transformer.models import batch_step
+from keras_transformer.training import run_model
+run_model.available_cores = batch_step.available_cores = lambda: 2
+folder, is_command, epochs = sys.argv[1], sys.argv[2] == "command", sys.argv[3]
+if is_command:
+    from keras_transformer.apps.cli import main
+    flags = "--config {0}/config.json --train {0}/train.tsv --run {0}/run --epochs {1}"
+    assert main(["train", *flags.format(folder, epochs).split()]) == 0
+else:
+    config = kt.RunConfig.load(f"{folder}/config.json")
+    config = config.with_options(epochs=int(epochs))
+    kt.train(f"{folder}/train.tsv", f"{folder}/run", config, console=Console())
+assert batch_step.num_parts() == 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [("command", "program"), ("program", "command")])
+def test_the_command_and_a_program_go_on_with_each_others_run(
+    order, tmp_path, monkeypatch
+):
+    for variable in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):
+        monkeypatch.delenv(variable, raising=False)
+    tiny_run.write_pairs(tmp_path / "train.tsv")
+    (tmp_path / "config.json").write_text(tiny_run.CONFIG.to_json(), "utf-8")
+    for epochs, kind in enumerate(order, start=1):
+        words = ("-c", RUN, tmp_path, kind, epochs)
+        said = tiny_run.in_a_process(*words, check=True)
+    assert "resuming after 4 updates, at batch 1 of epoch 2" in said.stdout
+    assert "warning" not in said.stdout + said.stderr
+    assert "not split over the cores" not in said.stdout

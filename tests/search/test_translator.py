@@ -1,6 +1,7 @@
 """The translator: text to text as the generator goes from ids to ids; its scores."""
 
 import functools
+import importlib.util
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from keras_transformer import DecodingConfig, ExportedTranslator, Translator, ev
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.translation import Translation
 from keras_transformer.text import Corpus
+from keras_transformer.training.evaluation import tokenizer_for
 from tests import tiny_run
 
 TEXTS = [
@@ -267,6 +269,44 @@ def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
     # Progress is for terminals, and changes no score.
     assert evaluate(translate, PAIRS, show_progress=True).bleu == scores.bleu
     assert capsys.readouterr() == ("", "")
+
+
+# What sacreBLEU splits references by, and references.
+SCRIPTS = [
+    ("13a", REFERENCES),
+    ("13a", ["2026: 3.14 + 5 = 8.14"]),
+    ("13a", ["북한은 어제 미사일을 발사했다고 밝혔다."]),  # Korean has spaces.
+    ("13a", ["Er studiert an der Universität Peking (北京大学)."]),
+    ("zh", ["他在北京大学学习中文，今天天气很好。"]),
+    ("zh", ["请先用 TensorFlow 训练模型，然后导出。"]),
+    ("char", ["วันนี้อากาศดีมาก"]),
+    ("char", ["ມື້ນີ້ອາກາດດີ", "ថ្ងៃនេះអាកាសធាតុល្អ", "ဒီနေ့ရာသီဥတုကောင်းတယ်"]),
+    ("ja-mecab", ["彼は昨日、東京へ行きました。", "モデルを訓練する。"]),
+]
+
+
+@pytest.mark.parametrize(("name", "references"), SCRIPTS)
+def test_the_tokens_of_bleu_are_those_of_the_references_script(
+    name, references, monkeypatch
+):
+    find = importlib.util.find_spec
+    for has_mecab in (True, False):
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda part, *words, has=has_mecab: (
+                has if part in ("MeCab", "ipadic") else find(part, *words)
+            ),
+        )
+        expected = "char" if name == "ja-mecab" and not has_mecab else name
+        assert tokenizer_for(iter(references)) == expected
+    scores = evaluate(list, [(text, text) for text in references * 2])
+    assert f"|tok:{expected}|" in scores.bleu_signature
+    assert scores.bleu == pytest.approx(100) == scores.chrf
+    # A caller's tokenizer is that of both forms.
+    other = evaluate(list, [(text, text) for text in references], tokenizer="none")
+    assert "|tok:none|" in other.bleu_signature
+    assert "|tok:none|" in other.lowercase_bleu_signature
 
 
 def test_the_speed_is_that_after_the_first_call(monkeypatch):

@@ -19,7 +19,7 @@ from keras_transformer.training.intervals import (
     check_not_hopeless,
     end_of_interval,
 )
-from keras_transformer.training.state import State, rows_to_average, without_progress
+from keras_transformer.training.state import State, candidates, without_progress
 from tests import tiny_run
 from tests.tiny_run import CONFIG, VALID, assert_equal, last_state, run_toy
 
@@ -71,6 +71,69 @@ class Watch(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.told.append("end")
+
+
+class Clock(keras.callbacks.Callback):
+    """Makes every batch take some seconds, and nothing else any."""
+
+    def __init__(self, monkeypatch, seconds):
+        super().__init__()
+        self.now, self.seconds = 100.0, seconds
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.now += self.seconds
+
+
+# Thirty seconds of a second a batch, where 140 batches were planned: the warm-up is six
+# updates. What the rate then is after 30, with the peak of a warm-up of 50.
+HALF_A_MINUTE = {
+    "paper": ({}, (16 * 50) ** -0.5 * (6 / 31) ** 0.5),
+    "cosine": ({"schedule": "cosine", "learning_rate": 0.01}, 0.0),
+}
+
+
+@pytest.mark.parametrize("schedule", HALF_A_MINUTE)
+def test_minutes_are_measured_once_and_the_schedule_follows_them(
+    schedule, tmp_path, monkeypatch
+):
+    given, rate = HALF_A_MINUTE[schedule]
+    options = SHORT | given | {"epochs": 20, "warmup_steps": 50, "max_minutes": 0.5}
+    screen, watch = io.StringIO(), Watch()
+    run_toy(
+        tmp_path / "whole", Clock(monkeypatch, 1.0), watch, screen=screen, **options
+    )
+    expected = last_state(tmp_path / "whole")
+    assert (expected.step, expected.planned_updates) == (30, 30)
+    assert expected.history[-1]["learning_rate"] == pytest.approx(rate, abs=1e-8)
+    said = screen.getvalue()
+    assert "about 30 updates fit into 0.5 min: 4.3 of 20 epochs\n" in said
+    assert "the learning rate rises for 6 updates, not 28: at most a fifth" in said
+    assert "expected: " not in said and "warning" not in said
+    told = ["begin", *(part for n in range(5) for part in (n, "test"))]
+    assert watch.told[: len(told)] == told
+
+    run = tmp_path / "killed"
+    callbacks = Clock(monkeypatch, 1.0), tiny_run.KillAfter(9)
+    with pytest.raises(tiny_run.Killed):
+        run_toy(run, *callbacks, **options)
+    assert (last_state(run).step, last_state(run).planned_updates) == (7, 30)
+    again = "the speed is measured again"
+    monkeypatch.setattr(intervals, "fit_to_minutes", lambda *_: pytest.fail(again))
+    run_toy(run, Clock(monkeypatch, 1.0), Watch(), **options)
+    assert_equal(last_state(run).values, expected.values)
+
+
+def test_minutes_that_are_enough_change_nothing(tmp_path, monkeypatch):
+    screen, values = io.StringIO(), []
+    for minutes in (None, 100.0):
+        clock, run = Clock(monkeypatch, 60.0), tmp_path / str(minutes)
+        run_toy(run, clock, screen=screen, max_minutes=minutes, **SHORT)
+        state = last_state(run)
+        assert (state.step, state.planned_updates) == (14, 14)
+        values.append(state.values)
+    assert_equal(*values)
+    assert "fit into" not in screen.getvalue()
 
 
 def test_for_callbacks_a_run_is_one_fit_and_an_interval_an_epoch(tmp_path):
@@ -322,32 +385,49 @@ def rows_of(values, name="val_loss"):
 
 
 NAN = math.nan
-# The losses of the intervals; after each, the best two so far, of equals the earlier,
-# and the number of intervals without a new best. A tie is none, nor is no number, which
-# is kept until there are better ones.
+# The losses of the intervals; after each, the best so far, of equals the earlier, and
+# the number of intervals without a new best. A tie is none, nor is no number.
 SERIES = [
     (
         [5.0, 4.0, 4.0, 6.0, 3.0, NAN, 2.0],
-        [[1], [1, 2], [2, 3], [2, 3], [2, 5], [2, 5], [5, 7]],
+        [1, 2, 2, 2, 5, 5, 7],
         [0, 0, 1, 2, 0, 1, 0],
     ),
-    ([NAN, NAN, 5.0, NAN], [[1], [1, 2], [1, 3], [1, 3]], [1, 2, 0, 1]),
+    ([NAN, NAN, 5.0, NAN], [1, 1, 3, 3], [1, 2, 0, 1]),
 ]
 
 
-@pytest.mark.parametrize(("values", "kept", "waited"), SERIES)
-@pytest.mark.parametrize("name", ["loss", "bleu"])
-def test_lower_losses_and_higher_scores_are_better(name, values, kept, waited):
+@pytest.mark.parametrize(("values", "best", "waited"), SERIES)
+@pytest.mark.parametrize("name", ["loss", "bleu", "chrf"])
+def test_lower_losses_and_higher_scores_are_better(name, values, best, waited):
     sign = 1 if name == "loss" else -1
-    options = TrainingConfig(average="best", average_checkpoints=2, monitor=name)
+    options = TrainingConfig(average_checkpoints=1, monitor=name)
     rows = rows_of([sign * value for value in values], f"val_{name}")
     for end in range(1, len(rows) + 1):
-        best = rows_to_average(rows[:end], options)
-        assert [row["step"] for row in best] == kept[end - 1]
+        *_, last = candidates(rows[:end], options)
+        # Where the last checkpoint is the best, it is the first candidate already.
+        assert (last[0] is rows[best[end - 1] - 1]) or best[end - 1] == end
         assert without_progress(rows[:end], options) == waited[end - 1]
-    last = TrainingConfig(average_checkpoints=3)  # As by default.
-    assert rows_to_average(rows[:2], last) == rows[:2]
-    assert rows_to_average(rows, last) == rows[-3:]
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "steps"),
+    [
+        (0, 5, [[]]),
+        (1, 5, [[1]]),
+        (4, 5, [[4], [3, 4], [2, 3, 4], [1, 2, 3, 4], [1]]),
+        (13, 1, [[13], [12, 13], [11, 12, 13], range(9, 14), range(4, 14), [1]]),
+        (7, 6, [[7], [6, 7], [5, 6, 7], range(3, 8), range(2, 8), range(1, 8), [1]]),
+    ],
+)
+def test_the_candidates_are_means_of_the_last_and_the_best(number, count, steps):
+    options = TrainingConfig(average_checkpoints=count)
+    rows = rows_of(range(1, number + 1))
+    found = candidates(rows, options)
+    assert [[row["step"] for row in mean] for mean in found] == [*map(list, steps)]
+    # Without validation the last few are averaged.
+    rows = rows_of(range(number), "loss")
+    assert candidates(rows, options) == [rows[-count:]]
 
 
 # Enough training that some words are right.
@@ -386,20 +466,17 @@ def test_bleu_is_that_of_the_average_of_the_weights_in_two_forms(tmp_path):
     assert row["val_bleu"] == pytest.approx(averaged.bleu, abs=1e-9)
     assert row["val_bleu_lowercase"] == pytest.approx(averaged.lowercase_bleu, abs=1e-9)
     assert averaged.bleu != pytest.approx(raw.bleu)
+    assert row["val_chrf"] == pytest.approx(averaged.chrf, abs=1e-9)
     [said] = [x for x in screen.getvalue().splitlines() if "case:" in x]
-    start = "val_bleu of 7 sentences, by greedy search: nrefs:1|case:mixed"
-    assert said.startswith(start)
+    start = "scores of 7 sentences, by greedy search: BLEU nrefs:1|case:mixed"
+    assert said.startswith(start) and ", chrF nrefs:1|" in said
 
 
 @pytest.mark.slow
 def test_scoring_leaves_the_training_alone(tmp_path):
-    # Of several checkpoints the score chooses.
-    options = LEARNING | {"epochs": 2, "average_checkpoints": 1}
-    runs = (
-        tiny_run.run(tmp_path / name, **options | {"monitor": name})
-        for name in ("loss", "bleu")
-    )
-    assert_equal(*(run.model.get_weights() for run in runs))
+    for name in ("loss", "bleu"):
+        tiny_run.run(tmp_path / name, **LEARNING | {"epochs": 2, "monitor": name})
+    assert_equal(*(last_state(tmp_path / name).values for name in ("loss", "bleu")))
 
 
 @pytest.mark.slow

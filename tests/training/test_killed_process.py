@@ -43,7 +43,7 @@ BOTH = {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
 SETS = {
     "accumulation": {"gradient_accumulation_steps": 2},
     "moving average": {"ema_decay": 0.9},
-    "BLEU": {"monitor": "bleu", "average": "best", "bleu_sentences": 4},
+    "BLEU": {"monitor": "bleu", "bleu_sentences": 4},
     "float16": {"mixed_precision": "float16"},
     "fine-tuning": {"freeze": "encoder"},
 }
@@ -360,9 +360,8 @@ def test_a_killed_worker_is_started_again_and_the_run_goes_on(tmp_path):
 @pytest.mark.slow
 def test_what_the_chief_does_alone_keeps_the_workers_in_step(tmp_path):
     text = tiny_run.write_pairs(tmp_path / "train.tsv")
-    options = {"monitor": "bleu", "average": "best"}
-    options |= {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
-    config = write_config(tmp_path, epochs=2, **options)
+    options = {"ema_decay": 0.9, "gradient_accumulation_steps": 2}
+    config = write_config(tmp_path, epochs=2, monitor="bleu", **options)
     workers = start_workers(tmp_path, text, config, "--valid", text)
     try:
         finish(workers, tmp_path)

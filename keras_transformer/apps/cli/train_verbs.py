@@ -16,7 +16,6 @@ def quickstart(options):
     run = options.run
     prepare_xla(run)
     module = load_module("apps.quickstart")
-    _training().split_by_default(module.CONFIG.training)
     scores = module.quickstart(
         run, options.saved_models, _console_of(options), command=options.command
     )
@@ -64,7 +63,6 @@ def train(options):
     console = _console_of(options)
     config = _run_config(options, pairs, console)
     run = options.run
-    training.split_by_default(config.training)
     arguments = {"console": console, "init": options.init, "tokenizers": tokenizers}
     if options.dry_run:
         return training.dry_run(pairs, run, config, validation, **arguments)
