@@ -89,9 +89,7 @@ class TrainingConfig(Config):
     patience: int | None = option(
         None, "stop after this many intervals without a better `monitor`", minimum=1
     )
-    bleu_sentences: int = option(
-        200, "validation pairs used for BLEU and for doubts", minimum=1
-    )
+    bleu_sentences: int = option(200, "validation pairs used for BLEU", minimum=1)
     hold_out: int | None = option(
         None,
         "pairs to take out of the training pairs for validation; default, without "

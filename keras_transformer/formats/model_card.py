@@ -93,6 +93,8 @@ def model_card(
         "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
+        "doubt_limit": config.doubt_steps and config.doubt_above,
+        "doubts": config.doubt_steps and _doubts(config.doubt_steps),
         "package": package,
         "no_training": "Not recorded.",
         "scores": "None recorded: `keras-transformer evaluate` on the training run "
@@ -142,7 +144,8 @@ def _options(config, always):
     return ", ".join(
         f"{field.name} {values[field.name]}"
         for field in dataclasses.fields(config)
-        if field.name in always or values[field.name] != field.default
+        if field.name in always
+        or (values[field.name] != field.default and field.name != "doubt_steps")
     )
 
 
@@ -216,6 +219,13 @@ def _examples(origin, rows):
     cells = [[_cell(text) for text in row] for row in rows]
     table = _table(["source", "translation", "reference"], cells)
     return {"examples_of": origin, "examples": table} if cells else {}
+
+
+def _doubts(steps):
+    """Returns the card's table of doubts by the score, the best first."""
+    rows = [[f"from {score:.2f}", f"{share:.0%}"] for score, share in reversed(steps)]
+    rows[-1][0] = "lower"
+    return _table(["score", "wrong"], rows)
 
 
 def _table(head, rows):

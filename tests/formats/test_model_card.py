@@ -68,7 +68,12 @@ def test_a_card_without_a_run_invents_nothing():
     assert section(card, "Data").count("\n- ") == 1  # One line: to fill in.
     assert section(card, "Examples").strip() == "None recorded."
     assert f"{tiny_run.model().count_params():,} parameters" in card
-    assert "d_model 16" in card and "beam_size 3" in card
+    assert (
+        "d_model 16" in card
+        and "- search: beam_size 3, length_penalty 0.6, max_" in card
+    )
+    assert "Above 0.5 a translation is doubtful.\n\n| score | wrong |\n" in card
+    assert "| from -2.00 | 12% |\n| from -3.00 | 38% |\n| lower | 50% |\n" in card
     assert card.count("*to fill in*") == 4
     assert not re.search(r"\$\w", card)
 
@@ -117,6 +122,10 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
     average_run(run, tmp_path / "one", last=1)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))
     assert summary["weights"] == "the checkpoint of epoch 3"
+
+
+def test_what_has_learned_no_doubts_has_no_table_of_them(live):
+    assert "doubtful" not in model_card(live, VERSION)
 
 
 def test_scores_stand_with_signature_name_and_search(live, run):
