@@ -529,7 +529,7 @@ def numbers_of(config_class):
     for field in dataclasses.fields(config_class):
         kinds = set(field.type.split(" | "))
         name = field.name + "?" * ("None" in kinds)
-        name += "-" * (field.name in ("alignment_layer", "doubt_below"))
+        name += "-" * (field.name == "alignment_layer")
         whole += [name] * ("int" in kinds)
         others += [name] * ("float" in kinds)
     return f"{' '.join(whole)}; {' '.join(others)}"

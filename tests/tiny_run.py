@@ -43,6 +43,7 @@ CONFIG = kt.RunConfig(
     decoding=kt.DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
 )
 SEED = 141  # No translation loops.
+DOUBT_STEPS = [[-9.0, 0.5], [-3.0, 0.375], [-2.0, 0.125]]
 
 
 def write_pairs(path: Path, pairs=TRAIN) -> Path:
@@ -79,7 +80,9 @@ def model(seed: int = SEED, **options) -> kt.Transformer:
 def translator(beam_size: int = 3, seed: int = SEED) -> kt.Translator:
     """A translator of random weights: its words make no sense, but they differ."""
     return kt.Translator(
-        model(seed), tokenizers(), CONFIG.decoding.replace(beam_size=beam_size)
+        model(seed),
+        tokenizers(),
+        CONFIG.decoding.replace(beam_size=beam_size, doubt_steps=DOUBT_STEPS),
     )
 
 

@@ -165,8 +165,16 @@ class DecodingConfig(Config):
         above=0.0,
         maximum=1.0,
     )
-    doubt_below: float | None = option(
-        None, "score below which a sentence's translation is doubtful; default none"
+    doubt_above: float = option(
+        0.5,
+        "share of wrong translations at its score above which one is doubtful",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    doubt_steps: list | None = option(
+        None,
+        "that share by the score, as a run learns it: rows [lowest score, share], the "
+        "scores ascending",
     )
     alignment_layer: int = option(
         -1, "decoder layer of alignments, counted from 0; -1 is the last"
@@ -186,6 +194,11 @@ class DecodingConfig(Config):
                 f"min_output_length={self.min_output_length}, "
                 f"max_output_length={longest}"
             )
+        if self.doubt_steps is not None and not _are_steps(self.doubt_steps):
+            raise ValueError(
+                "`doubt_steps` must be rows [score, share], the scores ascending and "
+                f"the shares from 0 to 1. Received: doubt_steps={self.doubt_steps!r}"
+            )
 
     @property
     def num_best(self) -> int:
@@ -197,6 +210,14 @@ class DecodingConfig(Config):
         """Most tokens of any output, the end token counted."""
         longest = self.max_source_length + self.max_extra_length
         return min(longest, self.max_output_length or longest)
+
+
+def _are_steps(rows):
+    try:
+        scores = [float(score) for score, share in rows if 0 <= share <= 1]
+    except (TypeError, ValueError):
+        return False
+    return 0 < len(scores) == len(rows) and scores == sorted(scores)
 
 
 # For pairs of the verb `distill`. A GPU's larger batches learned 29,000 pairs worse.

@@ -89,7 +89,7 @@ class TrainingConfig(Config):
         None, "stop after this many intervals without a better `monitor`", minimum=1
     )
     bleu_sentences: int = option(
-        200, "validation pairs used for BLEU, chrF and doubts", minimum=1
+        200, "validation pairs used for BLEU and chrF", minimum=1
     )
     hold_out: int | None = option(
         None,

@@ -29,11 +29,17 @@ if __package__:
         Translation,
         check_integer,
     )
-    from keras_transformer.text.doubts import DOUBTS, doubts_of, faults_of
+    from keras_transformer.text.doubts import (
+        DOUBTS,
+        doubt_at,
+        doubts_of,
+        faults_of,
+        is_foreign,
+    )
     from keras_transformer.text.sentences import CUT, GLUE, PLACE, SentenceSplitter
     from keras_transformer.text.spans import PIECES, SpanFinder
 else:  # Beside copies of these files.
-    from doubts import DOUBTS, doubts_of, faults_of
+    from doubts import DOUBTS, doubt_at, doubts_of, faults_of, is_foreign
     from sentences import CUT, GLUE, PLACE, SentenceSplitter
     from spans import PIECES, SpanFinder
     from translation import Sentence, TextTranslator, Translation, check_integer
@@ -143,7 +149,8 @@ class LiteTranslator(TextTranslator):
         ids = np.where(is_empty[:, None, None], 0, found["ids"])  # (B, N, T)
         scores = np.where(is_empty[:, None], 0, found["scores"])  # (B, N)
         seen = np.where(is_empty, "", seen)
-        several = self._found(hidden, seen, ids, scores)
+        are_foreign = map(is_foreign, seen, map(self._source.id_to_piece, sources))
+        several = self._found(hidden, seen, ids, scores, are_foreign)
         if name == "nbest":
             return several | {"truncated": truncated}
         names = {"translations": "translation", "scores": "score"}
@@ -163,16 +170,20 @@ class LiteTranslator(TextTranslator):
             "attention": attention if per_head else attention.mean(axis=1),
         }
 
-    def _found(self, hidden, seen, ids, scores):
+    def _found(self, hidden, seen, ids, scores, are_foreign):
         """Returns the outputs of `nbest` for what a search found."""
-        lowest = self.description["search"]["doubt_below"]
+        search = self.description["search"]
+        steps, limit = search["doubt_steps"], search["doubt_above"]
         outputs = collections.defaultdict(list)
-        for one, source, rows, row in zip(hidden, seen, ids, scores, strict=True):
+        for one, source, rows, row, is_unreadable in zip(
+            hidden, seen, ids, scores, are_foreign, strict=True
+        ):
             # The end and padding are control pieces, which have no text.
             said = self._target.decode(rows.tolist())
+            figures = [doubt_at(score, steps) if source else 0.0 for score in row]
             doubts = [
-                " ".join(doubts_of(source, text, score, lowest))
-                for text, score in zip(said, row, strict=True)
+                " ".join(doubts_of(source, text, doubt > limit, is_unreadable))
+                for text, doubt in zip(said, figures, strict=True)
             ]
             restored = (self._spans.restored(text, one.spans) for text in said)
             texts, lost = zip(*restored, strict=True)
@@ -180,6 +191,8 @@ class LiteTranslator(TextTranslator):
             outputs["translations"].append(texts)
             outputs["scores"].append(np.where(once, row, -np.inf))
             outputs["doubts"].append(doubts)
+            if steps is not None:
+                outputs["doubt"].append(figures)
             outputs["lost"].append(lost)
         return outputs
 
@@ -196,11 +209,12 @@ class LiteTranslator(TextTranslator):
         whole = zip((one.text for one in best), parts[1::2], strict=True)
         sources = map(self._spans.source, parts[::2])
         sentences = (
-            Sentence(source, one.text, one.score)
+            Sentence(source, one.text, one.score, one.doubt)
             for source, one in zip(sources, best, strict=True)
             if source
         )
         doubts = {doubt for one in best for doubt in one.doubts}
+        figures = [one.doubt for one in best if one.doubt is not None]
         return Translation(
             text="".join(itertools.chain(*whole)),
             score=min(one.score for one in best),
@@ -208,6 +222,7 @@ class LiteTranslator(TextTranslator):
             sentences=tuple(sentences),
             doubts=tuple(name for name in (*DOUBTS, "lost") if name in doubts),
             lost=tuple(span for one in best for span in one.lost),
+            doubt=max(figures, default=None),
         )
 
     def _parts(self, text):

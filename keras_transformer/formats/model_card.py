@@ -94,6 +94,8 @@ def model_card(
         "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
+        "doubt_limit": config.doubt_steps and config.doubt_above,
+        "doubts": config.doubt_steps and _doubts(config.doubt_steps),
         "package": package,
         "scores": "None recorded: `keras-transformer evaluate` on the training run "
         "records them.",
@@ -147,7 +149,8 @@ def _options(config, always):
     return ", ".join(
         f"{field.name} {values[field.name]}"
         for field in dataclasses.fields(config)
-        if field.name in always or values[field.name] != field.default
+        if field.name in always
+        or (values[field.name] != field.default and field.name != "doubt_steps")
     )
 
 
@@ -202,6 +205,13 @@ def _scores(model, entries):
         "bleu_signature": first["bleu_signature"],
         "chrf_signature": first["chrf_signature"],
     }
+
+
+def _doubts(steps):
+    """Returns the card's table of doubts by the score, the best first."""
+    rows = [[f"from {score:.2f}", f"{share:.0%}"] for score, share in reversed(steps)]
+    rows[-1][0] = "lower"
+    return _table(["score", "wrong"], rows)
 
 
 def _table(head, rows):

@@ -66,7 +66,8 @@ def export_saved_model(
     | signature       | inputs            | outputs                                |
     |-----------------|-------------------|----------------------------------------|
     | serving_default | text              | translation, score; of its sentences   |
-    |                 |                   | sources, translations, scores [B, K]   |
+    |                 |                   | sources, translations, scores,         |
+    |                 |                   | sentence_doubts [B, K]                 |
     | nbest           | text              | translations, scores [B, n_best]       |
     | score           | source, target    | log_probability, tokens [B, T],        |
     |                 |                   | token_log_probabilities [B, T] (nats)  |
@@ -81,9 +82,10 @@ def export_saved_model(
 
     A model without a `DecoderLayer` has no `align`. Every signature also returns
     `truncated` [B]: whether a text was cut at the longest source. All translations have
-    `doubts` [B] ([B, n_best] of `nbest`): words with a space between. With a vocabulary
-    that has pieces for spans, they have `lost` [B, ...]: the URLs, tags and the like
-    that they lack, padded with "".
+    `doubts` [B] ([B, n_best] of `nbest`): words with a space between. A translator that
+    has learned `doubt_steps` also returns `doubt`, of that shape: the share of wrong
+    translations at the score. With a vocabulary that has pieces for spans, they have
+    `lost` [B, ...]: the URLs, tags and the like that they lack, padded with "".
 
     The version also has warm-up requests, a model card (README.md), and in assets.extra
     training_data.json and page.json, for the page of `serve`. Beside the versions the

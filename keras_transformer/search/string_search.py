@@ -10,13 +10,17 @@ import functools
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 from keras import ops
 
 from keras_transformer.search.generator import Generator
+from keras_transformer.text.doubts import shows_letters
 from keras_transformer.text.in_graph import (
+    are_foreign,
     count_places,
     cut_texts,
+    doubt_at,
     doubts_of,
     hidden_spans,
     marked_texts,
@@ -54,6 +58,8 @@ class StringSearch:
         self.num_best = generator.config.num_best
         self.rules = span_rules(self.carries_spans)
         self.sentence_rules = sentence_rules(tokenizers.abbreviations)
+        pieces = tokenizers.source.pieces(range(tokenizers.source.vocabulary_size))
+        self._letters = np.array(list(map(shows_letters, pieces)))
         self._is_graph = keras.backend.backend() == "tensorflow"
         if not self._is_graph:
             # What is done to text has graphs of its own, which are faster.
@@ -104,7 +110,7 @@ class StringSearch:
             for dtype in (tf.string, tf.float32, tf.bool)
         )
         kinds = {"translation": text, "score": number, "truncated": truth}
-        kinds |= {"doubts": text, "lost": text}
+        kinds |= {"doubt": number, "doubts": text, "lost": text}
         found = tf.map_fn(
             # AutoGraph would rewrite all that a search calls, also on JAX and PyTorch.
             tf.autograph.experimental.do_not_convert(self.taken),
@@ -152,11 +158,13 @@ class StringSearch:
             "translation": tf.strings.reduce_join(whole, axis=1),
             "doubts": united_doubts(tf.strings.reduce_join(rows["doubts"], axis=1)),
             "score": tf.reduce_min(rows["score"], axis=1),
+            "doubt": tf.reduce_max(rows["doubt"], axis=1),
             "truncated": tf.reduce_any(rows["truncated"], axis=1),
             "lost": tf.strings.split(lost, CUT).to_tensor(),
             "sources": rows["source"].to_tensor(),
             "translations": rows["translation"].to_tensor(),
             "scores": rows["score"].to_tensor(),
+            "sentence_doubts": rows["doubt"].to_tensor(),
         }
 
     def outputs(self, source, result):
@@ -174,17 +182,21 @@ class StringSearch:
         scores = tf.where(is_empty, 0.0, result.scores)
         row = tf.repeat(tf.range(batch), count)
         flat = tf.reshape(said, [-1])
+        config = self.generator.config
+        doubt = doubt_at(tf.reshape(scores, [-1]), config.doubt_steps)
+        is_foreign = are_foreign(source.seen, source.ids, self._letters)
         doubts = doubts_of(
             tf.gather(source.seen, row),
             flat,
-            tf.reshape(scores, [-1]),
-            self.generator.config.doubt_below,
+            doubt > config.doubt_above,
+            tf.gather(is_foreign, row),
         )
         texts, lost = restored_texts(flat, tf.gather(source.spans, row), self.rules)
         return {
             "translations": tf.reshape(texts, (-1, count)),
             "scores": scores,
             "truncated": source.truncated,
+            "doubt": tf.where(is_empty, 0.0, tf.reshape(doubt, (-1, count))),
             "doubts": tf.where(is_empty, "", tf.reshape(doubts, (-1, count))),
             "lost": tf.reshape(lost, (batch, count, tf.shape(lost)[1])),
         }

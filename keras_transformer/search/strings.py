@@ -25,9 +25,10 @@ def translate(search, text):
     """Translates texts [B] of any length, sentence by sentence.
 
     Returns `translation` [B], `score` [B], the lowest of its sentences, `truncated`
-    [B], `doubts` [B], words with a space between; of the K sentences `sources`,
-    `translations` and `scores` [B, K]; and the spans that the translation has not,
-    `lost` [B, None].
+    [B], `doubt` [B], the largest of its sentences, `doubts` [B], words with a space
+    between; of the K sentences `sources`, `translations`, `scores` and
+    `sentence_doubts` [B, K]; and the spans that the translation has not, `lost`
+    [B, None].
     """
     parts = search.sentences(text)
     return search.joined(parts, search.translations(parts[:, ::2].flat_values))
@@ -36,9 +37,9 @@ def translate(search, text):
 def nbest(search, text, n_best=None):
     """Translates strings [B].
 
-    Returns `translations`, `scores` and `doubts` [B, n_best], `lost` [B, n_best, None],
-    the spans that each lacks, and `truncated` [B]. A text that several outputs spell
-    stands once: the last places are "" with score `LOWEST`.
+    Returns `translations`, `scores`, `doubt` and `doubts` [B, n_best], `lost`
+    [B, n_best, None], the spans that each lacks, and `truncated` [B]. A text that
+    several outputs spell stands once: the last places are "" with score `LOWEST`.
     """
     source = search.source_ids(text)
     result = search.called(
@@ -84,8 +85,8 @@ def sample(search, text, temperature, seed):
     """Samples a translation of each of the strings [B].
 
     A `temperature` [B] is from 0 (greedy) to infinity (uniform); each text has a `seed`
-    [B]. Returns `translation`, `score`, `doubts` and `truncated` [B] and `lost`
-    [B, None], the spans that the translation lacks.
+    [B]. Returns `translation`, `score`, `doubt`, `doubts` and `truncated` [B] and
+    `lost` [B, None], the spans that the translation lacks.
     """
     # No error for another temperature: a server may batch several clients.
     source = search.source_ids(text)
@@ -168,6 +169,9 @@ class Signature(NamedTuple):
         lost = outputs.pop("lost", None)
         if lost is not None and search.carries_spans:
             outputs["lost"] = tf.ragged.boolean_mask(lost, lost != "").to_tensor()
+        if search.generator.config.doubt_steps is None:  # Nobody knows.
+            outputs.pop("doubt", None)
+            outputs.pop("sentence_doubts", None)
         for name, value in outputs.items():
             if value.dtype.is_floating:
                 value = tf.maximum(value, LOWEST)

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 if __package__:
+    from keras_transformer.text.doubts import limited
     from keras_transformer.text.spans import MARK, finder
-else:  # Beside a copy of that file.
+else:  # Beside copies of these files.
+    from doubts import limited
     from spans import MARK, finder
 
 
@@ -25,21 +27,26 @@ class Sentence(NamedTuple):
     source: str
     translation: str
     score: float  #: log-probability (nats) over length penalty
+    doubt: float | None = None  #: as that of a `Translation`
 
 
 class Translation(NamedTuple):
     """A translation and its score: log-probability (nats) over length penalty.
 
     That of a text has its sentences, the lowest of their scores, and what is doubtful.
+    Its `doubt` is the largest of its sentences.
     """
 
     text: str
     score: float
     truncated: bool  #: whether the source, or a prefix, was too long and was cut
     sentences: tuple[Sentence, ...] = ()
-    #: "copy", "empty", "loop", "score" or "lost", if that is so of one of the sentences
+    #: "copy", "empty", "loop", "score", "script", "lost", if that is so of a sentence
     doubts: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()  #: spans of the source that it lacks, such as a URL
+    #: Share of the validation's translations with such a score that were wrong, which
+    #: is a chrF below 40; `None` if the run has learned none.
+    doubt: float | None = None
 
 
 class Score(NamedTuple):
@@ -72,6 +79,9 @@ class TextTranslator:
     is longer than the longest source is cut, and the result is `truncated`. A text of
     spaces only has score 0.
 
+    Set `doubt_above` to have the doubt "score" above another `doubt` than the search's
+    `doubt_above` says.
+
     A subclass has `path`, `most`, the largest `n_best`, `carries_spans`, whether its
     vocabulary has pieces for spans, and `run`.
     """
@@ -79,6 +89,7 @@ class TextTranslator:
     most: int
     carries_spans = False
     batch_size = 32
+    doubt_above: float | None = None
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
         """Returns the outputs of the signature `name`, strings as `str`."""
@@ -112,9 +123,10 @@ class TextTranslator:
 
         Of the hypotheses the best is taken that is not empty, does not loop and has
         lost nothing. The `doubts` say what is likely wrong: a part is said again and
-        again ("loop"), nothing is said ("empty"), the source is repeated ("copy"), the
-        score is below the search's `doubt_below`, which a run learns from its
-        validation ("score"), or something is lost ("lost").
+        again ("loop"), nothing is said ("empty"), the source is repeated ("copy"), more
+        than half of the validation's translations with such a score were wrong
+        ("score"), the model has seen none of the letters ("script"), or something is
+        lost ("lost").
         """
         terms = _terms_of(terms, dont_translate)
         if terms and not self.carries_spans:
@@ -132,12 +144,13 @@ class TextTranslator:
         results = []
         for row in self._rows("serving_default", {"texts": texts}):
             columns = row["sources"], row["translations"], row["scores"]
+            rows = zip(*columns, _figures(row, "sentence_doubts"), strict=True)
             sentences = (
-                Sentence(source, translation, float(score))
-                for source, translation, score in zip(*columns, strict=True)
+                Sentence(source, translation, float(score), doubt)
+                for source, translation, score, doubt in rows
                 if source
             )
-            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
+            results.append(self._best_of(row)._replace(sentences=tuple(sentences)))
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:
@@ -156,10 +169,11 @@ class TextTranslator:
         for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
             is_cut = bool(row["truncated"])
             lost = row.get("lost", [()] * len(row["scores"]))
-            columns = row["translations"], row["scores"], row["doubts"], lost
+            figures = _figures(row, "doubt")
+            columns = row["translations"], row["scores"], row["doubts"], lost, figures
             found = [
-                _translation(text, score, is_cut, doubts, lost)
-                for text, score, doubts, lost in zip(*columns, strict=True)
+                self._translation(text, score, is_cut, doubts, lost, doubt)
+                for text, score, doubts, lost, doubt in zip(*columns, strict=True)
                 if np.isfinite(score)
             ]
             nothing = Translation("", -math.inf, is_cut, doubts=("empty",))
@@ -171,7 +185,7 @@ class TextTranslator:
     ) -> list[Translation]:
         """Returns the best translation of each text that begins with its prefix."""
         columns = {"texts": texts, "prefixes": prefixes}
-        return list(map(_best_of, self._rows("complete", columns)))
+        return list(map(self._best_of, self._rows("complete", columns)))
 
     def sample(
         self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0
@@ -192,7 +206,7 @@ class TextTranslator:
         check_integer("seed", seed)
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
         rows = self._rows("sample", {"texts": texts}, numbers=numbers)
-        return list(map(_best_of, rows))
+        return list(map(self._best_of, rows))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
@@ -232,6 +246,24 @@ class TextTranslator:
                 )
             )
         return alignments
+
+    def _best_of(self, row):
+        """Returns the `Translation` in a row of outputs."""
+        names = "translation", "score", "truncated", "doubts"
+        told = [row[name] for name in names]
+        return self._translation(*told, row.get("lost", ()), row.get("doubt"))
+
+    def _translation(self, text, score, truncated, doubts, lost, doubt):
+        """Returns the `Translation` that some outputs say."""
+        if doubt is not None:
+            doubt = round(float(doubt), 6)  # A float32 has no more digits.
+            if self.doubt_above is not None:
+                doubts = limited(doubts, doubt, self.doubt_above)
+        lost = tuple(span for span in lost if span)
+        names = (*doubts.split(), "lost") if lost else tuple(doubts.split())
+        return Translation(
+            text, float(score), bool(truncated), doubts=names, lost=lost, doubt=doubt
+        )
 
     def _rows(self, name, columns, numbers=(), **options):
         """Runs a signature on columns of texts and numbers; returns a row a text."""
@@ -303,14 +335,8 @@ def _texts_of(name, column):
     return texts
 
 
-def _best_of(row):
-    """Returns the `Translation` in a row of outputs."""
-    names = "translation", "score", "truncated", "doubts"
-    return _translation(*(row[name] for name in names), row.get("lost", ()))
-
-
-def _translation(text, score, truncated, doubts, lost):
-    """Returns the `Translation` that some outputs say."""
-    lost = tuple(span for span in lost if span)
-    doubts = (*doubts.split(), "lost") if lost else tuple(doubts.split())
-    return Translation(text, float(score), bool(truncated), doubts=doubts, lost=lost)
+def _figures(row, name):
+    """Returns doubts as numbers; `None` where nobody knows."""
+    # A float32 has no more digits.
+    known = [round(float(doubt), 6) for doubt in row.get(name, ())]
+    return known or [None] * len(row["scores"])

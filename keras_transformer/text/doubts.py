@@ -1,4 +1,4 @@
-"""What is doubtful about a translation: it loops, is empty, a copy, or improbable.
+"""What is doubtful about a translation: it loops, is empty, a copy, likely wrong.
 
 `in_graph.py` and `formats/web_page/doubts.js` find the same. This file needs
 Python alone: a LiteRT export has a copy of it.
@@ -6,25 +6,29 @@ Python alone: a LiteRT export has a copy of it.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 
-DOUBTS = ("copy", "empty", "loop", "score")
+DOUBTS = ("copy", "empty", "loop", "score", "script")
 # Words. Of 460,000 pairs of Tatoeba no side loops beside the other.
 LONGEST_LOOP = 16
 # Each character of Chinese and Japanese is a word.
 WIDE = "([\u3040-\u30ff\u3400-\u9fff])"
+# Pieces that are no text: special ones, bytes and names of target languages.
+NO_TEXT = "<.+>|>>.+<<"
 
 
 def doubts_of(
-    source: str, translation: str, score: float = 0.0, lowest: float | None = None
+    source: str,
+    translation: str,
+    is_unlikely: bool = False,
+    is_unreadable: bool = False,
 ) -> tuple[str, ...]:
     """Returns which of `DOUBTS` a sentence's translation deserves.
 
     It is a copy if it is the source, of more than two words, whatever their case. It
     loops if up to 16 words stand in it three times in a row, and none do in the source.
-    Its score is doubtful below `lowest`.
+    `doubt_at` says whether it is unlikely, and `is_foreign` whether it is unreadable.
     """
     words = words_of(translation)
     of_source = words_of(source)
@@ -32,11 +36,41 @@ def doubts_of(
         len(of_source) > 2 and source.lower() == translation.lower(),
         bool(of_source) and not words,
         loops(words) and not loops(of_source),
-        score < (-math.inf if lowest is None else lowest),
+        is_unlikely,
+        is_unreadable,
     )
     return tuple(
         doubt for doubt, is_found in zip(DOUBTS, found, strict=True) if is_found
     )
+
+
+def doubt_at(score: float, steps: Sequence[Sequence[float]] | None) -> float:
+    """Returns the share of wrong translations at a score; 0 where nobody knows."""
+    if steps is None:
+        return 0.0
+    return steps[sum(score >= lowest for lowest, _ in steps[1:])][1]
+
+
+def is_foreign(text: str, pieces: Sequence[str]) -> bool:
+    """Returns whether a text has letters, and none of its pieces has one."""
+    return has_letters(text) and not any(map(shows_letters, pieces))
+
+
+def shows_letters(piece: str) -> bool:
+    """Returns whether a piece has letters of a text."""
+    return has_letters(piece) and not re.fullmatch(NO_TEXT, piece)
+
+
+def has_letters(text: str) -> bool:
+    """Returns whether there is a letter in a text."""
+    return any(map(str.isalpha, text))
+
+
+def limited(doubts: str, doubt: float, limit: float) -> str:
+    """Returns the words of doubts with "score" if the doubt is above a limit."""
+    names = {*doubts.split()} - {"score"}
+    # A float32 has six digits.
+    return " ".join(sorted(names | {"score"} if round(doubt, 6) > limit else names))
 
 
 def faults_of(doubts: Sequence[str]) -> tuple[bool, bool]:

@@ -6,10 +6,10 @@ order of their places.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_transformer.text.doubts import DOUBTS, LONGEST_LOOP, WIDE
@@ -178,11 +178,28 @@ def _halves(sentences, rules):
     return tf.strings.regex_replace(first + KEPT + rest, *rules["halves"])
 
 
+def doubt_at(scores: tf.Tensor, steps: list | None) -> tf.Tensor:
+    """Returns the share of wrong translations at scores [N]; 0 where nobody knows."""
+    if steps is None:
+        return tf.zeros_like(scores)
+    lowest, shares = tf.unstack(tf.constant(steps, tf.float32), axis=1)
+    return tf.gather(shares, tf.searchsorted(lowest[1:], scores, side="right"))
+
+
+def are_foreign(texts: tf.Tensor, ids: tf.Tensor, letters: np.ndarray) -> tf.Tensor:
+    """Returns which texts [B] have letters, but no piece [B, S] that has one.
+
+    `letters` says of each piece of the vocabulary whether it does.
+    """
+    is_known = tf.reduce_any(tf.gather(letters, ids), axis=1)
+    return tf.strings.regex_full_match(texts, r"(?s).*\pL.*") & ~is_known
+
+
 def doubts_of(
     sources: tf.Tensor,
     translations: tf.Tensor,
-    scores: tf.Tensor,
-    lowest: float | None = None,
+    are_unlikely: tf.Tensor,
+    are_unreadable: tf.Tensor,
 ) -> tf.Tensor:
     """Returns which of `DOUBTS` translations [N] deserve, with a space between."""
     of_sources, words = _words(sources), _words(translations)
@@ -191,7 +208,8 @@ def doubts_of(
         (of_sources.row_lengths() > 2) & tf.equal(*lower),
         (of_sources.row_lengths() > 0) & (words.row_lengths() == 0),
         _loop(words) & ~_loop(of_sources),
-        scores < (-math.inf if lowest is None else lowest),
+        are_unlikely,
+        are_unreadable,
     )
     return _named(found)
 

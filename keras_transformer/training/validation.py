@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import sacrebleu
 
 from keras_transformer.search.run_directory import TEST, record_scores
 from keras_transformer.search.translator import Translator
@@ -15,10 +16,15 @@ from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, open_pairs
 from keras_transformer.training.evaluation import evaluate
 
-# What is lower than this share of the validation's scores is doubtful. Fewer sentences
-# do not say what that is.
-_LOWEST = 0.01
-_FEWEST = 50
+# A translation of a lower chrF is wrong.
+_RIGHT = 40.0
+# Doubts are learned from so many pairs. Of 200 they varied twice as much, and fewer
+# than 50 do not say what a score is worth.
+_MOST_PAIRS = 500
+_FEWEST_PAIRS = 50
+# Sentences of a step, and steps.
+_FEWEST_OF_A_STEP = 20
+_MOST_STEPS = 10
 
 
 class Validation:
@@ -34,7 +40,7 @@ class Validation:
         options = run.config.training
         translator = run.translator
         if run.validation is not None and options.monitor != "loss":
-            self._pairs = _some_pairs(run)
+            self._pairs = _some_pairs(run, options.bleu_sentences)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
         self._is_described = False
@@ -69,23 +75,44 @@ class Validation:
 
 
 def doubting(run: Any) -> Translator:
-    """Returns the run's translator, which doubts what its validation scores too low.
-
-    That is below the lowest hundredth of the scores, of 50 sentences or more.
-    """
+    """Returns the run's translator, which doubts what its validation had wrong."""
     translator = run.translator
-    if run.validation is None or run.validation.num_pairs < _FEWEST:
+    if run.validation is None or run.validation.num_pairs < _FEWEST_PAIRS:
         return translator
-    say(run.console, "learning from validation sentences which scores are low")
-    sources = [source for source, _ in _some_pairs(run)]
+    say(run.console, "learning from validation sentences which scores are doubtful")
+    sources, references = zip(*_some_pairs(run, _MOST_PAIRS), strict=True)
     found = translator.translate(sources)
-    scores = [sentence.score for one in found for sentence in one.sentences]
-    scores = [score for score in scores if math.isfinite(score)]
-    if not scores:
-        return translator
-    lowest = round(float(np.quantile(scores, _LOWEST)), 3)
-    config = translator.config.replace(doubt_below=lowest)
+    chrf = sacrebleu.CHRF().sentence_score
+    are_wrong = [
+        chrf(one.text, [reference]).score < _RIGHT
+        for one, reference in zip(found, references, strict=True)
+    ]
+    steps = doubt_steps([one.score for one in found], are_wrong)
+    config = translator.config.replace(doubt_steps=steps)
     return Translator(translator.model, translator.tokenizers, config)
+
+
+def doubt_steps(
+    scores: Sequence[float], are_wrong: Sequence[bool]
+) -> list[list[float]] | None:
+    """Returns `doubt_steps` of the search, by isotonic regression; `None` of too few.
+
+    A step that is not better than the one below it joins that one.
+    """
+    order = np.argsort(scores, kind="stable")
+    order = order[np.isfinite(np.take(scores, order))]
+    count = min(len(order) // _FEWEST_OF_A_STEP, _MOST_STEPS)
+    steps: list[np.ndarray] = []
+    for step in np.array_split(order, count) if count else ():
+        while steps and _share(step, are_wrong) >= _share(steps[-1], are_wrong):
+            step = np.concatenate([steps.pop(), step])
+        steps.append(step)
+    rows = [[scores[step[0]], _share(step, are_wrong)] for step in steps]
+    return np.round(rows, 3).tolist() or None
+
+
+def _share(step, are_wrong):
+    return np.mean(np.take(are_wrong, step))
 
 
 def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
@@ -103,9 +130,9 @@ def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
     return {"test": scores}
 
 
-def _some_pairs(run):
+def _some_pairs(run, most):
     """Returns pairs from the whole validation text, which may be sorted by length."""
     pairs = run.validation.text.pairs(BadLines(run.config.data.bad_line_share))
     pairs = [pair[1:] for pair in pairs]
-    count = min(run.config.training.bleu_sentences, len(pairs))
+    count = min(most, len(pairs))
     return [pairs[number * len(pairs) // count] for number in range(count)]

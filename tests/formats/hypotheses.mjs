@@ -16,7 +16,7 @@ class Tensor {
   delete() {}
 }
 
-const source = { encode: (text) => Array.from(text.trim()) };
+const source = { encode: (text) => Array.from(text.trim()), pieceOf: (id) => String(id) };
 const target = { decode: ([id]) => hypotheses[id - FIRST] };
 const model = {
   run: () => ({
@@ -28,7 +28,7 @@ const description = {
   special_ids: { pad_id: 0, start_id: 1, end_id: 2 },
   max_source_length: 40,
   lengths: [40],
-  search: { doubt_below: -2.5 },
+  search: { doubt_above: 0.5, doubt_steps: [[-9, 0.75], [-2.5, 0.25]] },
   ...rules,
 };
 const translator = new Translator(description, { source, target }, model, Tensor);

@@ -65,9 +65,11 @@ def test_a_card_without_a_run_invents_nothing():
     assert data.license is data.language is data.eval_results is None
     assert section(card, "Data and training").count("\n- ") == 1  # To fill in.
     scores = section(card, "Scores")
-    assert "None recorded" in scores and "|" not in scores
+    assert "None recorded" in scores and "sacreBLEU" not in scores
     assert f"{tiny_run.model().count_params():,} parameters" in card
     assert "d_model 16" in card and "beam_size 3" in card
+    assert "Above 0.5 a translation is doubtful.\n\n| score | wrong |\n" in card
+    assert "| from -2.00 | 12% |\n| from -3.00 | 38% |\n| lower | 50% |\n" in card
     assert card.count("*to fill in*") == 3
     assert not re.search(r"\$\w", card)
 
@@ -109,6 +111,10 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
     average_run(run, tmp_path / "one", last=1)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))
     assert summary["weights"] == "the checkpoint of epoch 3"
+
+
+def test_what_has_learned_no_doubts_has_no_table_of_them(live):
+    assert "doubtful" not in model_card(live, VERSION)
 
 
 def test_scores_stand_with_signature_name_and_search(live, run):

@@ -170,12 +170,13 @@ def test_the_page_takes_the_first_hypothesis_that_is_not_empty_and_does_not_loop
         text=True,
     )
     none = {"lost": []}
-    loop = none | {"text": "x x x x", "score": -1, "doubts": ["loop"]}
-    taken = none | {"text": "y", "score": -3, "doubts": ["score"]}
+    loop = none | {"text": "x x x x", "score": -1, "doubt": 0.25, "doubts": ["loop"]}
+    taken = none | {"text": "y", "score": -3, "doubt": 0.75, "doubts": ["score"]}
+    empty = none | {"text": "", "score": -2, "doubt": 0.25, "doubts": ["empty"]}
     assert json.loads(done.stdout) == [
-        [taken, loop, none | {"text": "", "score": -2, "doubts": ["empty"]}],
+        [taken, loop, empty],
         [taken | {"text": "y y"}],
-        [none | {"text": " ", "score": 0, "doubts": []}],
+        [none | {"text": " ", "score": 0, "doubt": 0, "doubts": []}],
     ]
 
 

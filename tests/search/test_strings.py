@@ -124,8 +124,9 @@ def row_of(outputs, row):
         outputs["attention"] = outputs["attention"][:target, :source]
     if "sources" in outputs:
         sentences = np.count_nonzero(outputs["sources"] != b"")
-        assert not np.any(outputs["scores"][sentences:])
-        for key in ("sources", "translations", "scores"):
+        for key in ("scores", "sentence_doubts"):
+            assert not np.any(outputs[key][sentences:])
+        for key in ("sources", "translations", "scores", "sentence_doubts"):
             outputs[key] = outputs[key][:sentences]
     if "tokens" in outputs:
         count = np.count_nonzero(outputs["tokens"] != b"")
@@ -163,11 +164,13 @@ def test_the_signatures_are_those_of_the_table(signatures):
         (kind, rank) for kind in ("string", "float32") for rank in (1, 2)
     )
     best = {"translation": text, "score": number, "doubts": text, "lost": texts}
+    best["doubt"] = number
     several = {"translations": texts, "scores": numbers}
     expected = {
-        "serving_default": best | several | {"sources": texts},
+        "serving_default":
+            best | several | {"sources": texts, "sentence_doubts": numbers},
         "complete": best, "sample": best,
-        "nbest": several | {"doubts": texts, "lost": ("string", 3)},
+        "nbest": several | {"doubt": numbers, "doubts": texts, "lost": ("string", 3)},
         "score": {
             "log_probability": number, "tokens": texts,
             "token_log_probabilities": numbers,
@@ -277,15 +280,18 @@ HYPOTHESES = {
     "a b": (["x x x x", "x x x x", "", ""], "x x x x", -1, "loop"),
     "d e f": (["D E F", "y", "z", "z"], "D E F", -1, "copy"),
     "g": (["", "", "y", "y"], "y", -3, "score"),
-    "k {a}": (["lossy", "", f"K {PIECES[0]}", "lossy L"], "K {a}", -3, "score"),
+    "h {a}": (["lossy", "", f"H {PIECES[0]}", "lossy L"], "H {a}", -3, "score"),
+    "ж, 7!": (["y", "z", "z", "z"], "y", -1, "script"),
 }
+STEPS = [[-9.0, 0.75], [-2.5, 0.25]]
 
 
 def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
     monkeypatch, lite_export
 ):
     """By the graph and by LiteRT's client; the n best have no text twice."""
-    search = translator(beam_size=4, doubt_below=-2.5)._search
+    # A list is no key of the cache.
+    search = translator.__wrapped__(beam_size=4, doubt_steps=STEPS)._search
     seen = [text.replace("{a}", PIECES[0]) for text in HYPOTHESES]
     spelled = [text for several, *_ in HYPOTHESES.values() for text in several]
 
@@ -314,6 +320,9 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
     outputs = strings.as_arrays(strings.translate(search, tf.constant(texts)))
     columns = outputs["translation"], outputs["score"], outputs["doubts"]
     assert list(zip(*columns, strict=True)) == expected
+    figures = [0.75 if score < -2.5 else 0.25 for _, score, _ in expected]
+    assert outputs["doubt"].tolist() == figures
+    assert outputs["sentence_doubts"].tolist() == [[figure] for figure in figures]
     of_graph = SIGNATURES["nbest"].call(search, tf.constant(texts[1:3]))
     # JSON has no word for minus infinity, which a server would send.
     assert np.isfinite(of_graph["scores"]).all()
@@ -328,13 +337,21 @@ def test_the_first_hypothesis_that_is_not_empty_and_does_not_loop_is_taken(
         ["loop", "empty score", "loop", "empty score"],
         ["copy", "", "score", "score"],
     ]
+    assert outputs["doubt"].tolist() == [
+        [0.25, 0.75, 0.25, 0.75],
+        [0.25, 0.25, 0.75, 0.75],
+    ]
 
     lite = LiteTranslator(lite_export)
     lite.most = 4
-    monkeypatch.setitem(lite.description["search"], "doubt_below", -2.5)
+    monkeypatch.setitem(lite.description["search"], "doubt_steps", STEPS)
     lite._signatures = {
         "nbest": lambda source, lengths: found(lite._source.decode(source.tolist()))
     }
     lite._target = SimpleNamespace(decode=lambda rows: [spelled[id] for [id] in rows])
-    rows = [(x.text, x.score, " ".join(x.doubts)) for x in lite.translate(texts)]
-    assert rows == expected
+    told = lite.translate(texts)
+    assert [(x.text, x.score, " ".join(x.doubts)) for x in told] == expected
+    assert [x.doubt for x in told] == [x.sentences[0].doubt for x in told] == figures
+    for limit, are_doubted in ((0.2, {True}), (0.75, {False})):  # The client's own.
+        lite.doubt_above = limit
+        assert {"score" in x.doubts for x in lite.translate(texts)} == are_doubted

@@ -13,7 +13,15 @@ import tensorflow as tf
 
 from keras_transformer.formats import web
 from keras_transformer.text import in_graph
-from keras_transformer.text.doubts import DOUBTS, doubts_of, faults_of
+from keras_transformer.text.doubts import (
+    DOUBTS,
+    doubt_at,
+    doubts_of,
+    faults_of,
+    is_foreign,
+    limited,
+    shows_letters,
+)
 
 SIXTEEN = " ".join("abcdefghijklmnop")
 FOUND = {
@@ -40,13 +48,52 @@ FOUND = {
 
 @pytest.mark.parametrize("source, translation", FOUND)
 def test_a_translation_gets_the_doubts_that_it_deserves(source, translation):
-    assert " ".join(doubts_of(source, translation, -9.0)) == FOUND[source, translation]
+    assert " ".join(doubts_of(source, translation)) == FOUND[source, translation]
 
 
-def test_a_low_score_is_a_doubt():
-    assert doubts_of("a", "b", -1.5, -1.25) == ("score",)
-    assert doubts_of("a", "b", -1.25, -1.25) == ()
-    assert doubts_of("a b c", "", -np.inf, -1.25) == ("empty", "score")
+STEPS = [[-7.5, 0.875], [-1.25, 0.375], [-0.5, 0.0]]
+
+
+def test_a_doubt_is_the_share_of_the_step_of_a_score():
+    scores = [-np.inf, -7.5, -1.26, -1.25, -0.51, -0.5, 0.0]
+    expected = [0.875, 0.875, 0.875, 0.375, 0.375, 0.0, 0.0]
+    assert [doubt_at(score, STEPS) for score in scores] == expected
+    found = in_graph.doubt_at(tf.constant(scores), STEPS)
+    assert found.numpy().tolist() == expected
+    assert doubt_at(-9.0, None) == in_graph.doubt_at(tf.constant([-9.0]), None) == 0
+    assert doubts_of("a b c", "", is_unlikely=True) == ("empty", "score")
+    assert limited("copy score script", 0.3, 0.3) == "copy script"
+    # As float32 has it.
+    assert limited("copy", float(np.float32(0.3)), 0.3) == "copy"
+    assert limited("loop script", 0.31, 0.3) == "loop score script"
+
+
+# Texts and their pieces, for a vocabulary of "ab", "!", "7", a span and bytes.
+UNREADABLE = {
+    "жук": ["▁", "<0xD0>", "<0xB6>", "<unk>", "</s>"],
+    "7 我!": ["▁", "7", "▁", "<0xE6>", "<0x88>", "<0x91>", "!", "</s>"],
+    "\ufde0 क": [">>fra<<", "\ufde0", "▁", "<unk>", "</s>", "<pad>"],
+}
+READABLE = {
+    "": ["</s>"],
+    "!": ["▁", "!", "</s>"],
+    "2026 😀 🇪🇸": ["▁", "<0xF0>", "<unk>", "</s>"],
+    "жук ab": ["▁", "<0xD0>", "<0xB6>", "▁ab", "</s>"],
+    "\ufde0": ["▁", "\ufde0", "</s>"],
+}
+
+
+def test_a_text_whose_letters_no_piece_has_is_in_a_foreign_script():
+    texts = READABLE | UNREADABLE
+    expected = [text in UNREADABLE for text in texts]
+    assert [is_foreign(*row) for row in texts.items()] == expected
+    vocabulary = sorted({piece for pieces in texts.values() for piece in pieces})
+    ids = tf.ragged.constant([[*map(vocabulary.index, row)] for row in texts.values()])
+    padded = ids.to_tensor(vocabulary.index("<pad>"))
+    letters = np.array([*map(shows_letters, vocabulary)])
+    found = in_graph.are_foreign(tf.constant([*texts]), padded, letters)
+    assert found.numpy().tolist() == expected
+    assert doubts_of("x", "y", is_unreadable=True) == ("script",)
 
 
 def test_what_lost_a_span_is_better_than_what_loops_and_worse_than_all_else():
@@ -68,8 +115,16 @@ def rows_and_doubts():
             target = [word.upper() for word in source]
         target *= draw.choice([1, 1, 2, 3])
         rows.append((draw.choice(" _").join(source), draw.choice(" _").join(target)))
-    rows = [(*row, draw.choice([-0.5, -1.5]), -1.0) for row in rows]
-    found = [doubts_of(*row) for row in rows]
+    pieces = [*UNREADABLE.values(), *READABLE.values()]
+    rows = [
+        (*row, draw.choice([-0.5, -1.25, -1.5]), draw.choice(pieces)) for row in rows
+    ]
+    found = [
+        doubts_of(
+            source, target, doubt_at(score, STEPS) > 0.5, is_foreign(source, pieces)
+        )
+        for source, target, score, pieces in rows
+    ]
     assert all(sum(doubt in row for row in found) > 30 for doubt in DOUBTS)
     places = []
     for source, target, *_ in rows:
@@ -81,13 +136,20 @@ def rows_and_doubts():
 
 def test_tensorflow_finds_what_python_does():
     rows, doubts, _ = rows_and_doubts()
-    sources, translations, scores, _ = zip(*rows, strict=True)
-    call = tf.function(in_graph.doubts_of, autograph=False)
+    sources, translations, scores, pieces = zip(*rows, strict=True)
+
+    @tf.function(autograph=False)
+    def call(sources, translations, scores, ids):
+        are_unlikely = in_graph.doubt_at(scores, STEPS) > 0.5
+        are_foreign = in_graph.are_foreign(sources, ids, letters)
+        return in_graph.doubts_of(sources, translations, are_unlikely, are_foreign)
+
+    vocabulary = sorted({"<pad>"}.union(*pieces))
+    letters = np.array([*map(shows_letters, vocabulary)])
+    ids = tf.ragged.constant([[*map(vocabulary.index, row)] for row in pieces])
     given = map(tf.constant, (sources, translations, scores))
-    found = call(*given, -1.0).numpy()
+    found = call(*given, ids.to_tensor(vocabulary.index("<pad>"))).numpy()
     assert [tuple(names.decode().split()) for names in found] == doubts
-    nothing = call(tf.constant([""]), tf.constant([""]), tf.constant([-np.inf]))
-    assert nothing.numpy().tolist() == [b""]
     united = in_graph.united_doubts(tf.constant(["score loop score ", "copy", ""]))
     assert united.numpy().tolist() == [b"loop score", b"copy", b""]
 
@@ -98,7 +160,9 @@ def test_javascript_finds_what_python_does():
     script = Path(__file__).with_name("doubts.mjs")
     done = subprocess.run(
         ["node", str(script)],
-        input=json.dumps({"module": str(web.PAGE / "doubts.js"), "rows": rows}),
+        input=json.dumps(
+            {"module": str(web.PAGE / "doubts.js"), "rows": rows, "steps": STEPS}
+        ),
         capture_output=True,
         check=True,
         text=True,

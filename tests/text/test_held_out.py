@@ -5,6 +5,7 @@ import json
 import random
 
 import pytest
+import sacrebleu
 
 import keras_transformer as kt
 from keras_transformer.text import BadLines, mixed_pairs, open_pairs
@@ -121,14 +122,21 @@ def test_a_run_scores_its_own_test_set_and_resumes_with_it(tmp_path):
     assert recorded["fingerprint"] == open_pairs(files[0]).fingerprint()
     assert recorded["scores"] == summary["test"]
     assert "val_loss" in summary["final"]
-    # A hundredth of the validation's sentences have a lower score.
-    lowest = again.config.doubt_below
-    assert kt.Translator.load(tmp_path / "run").config.doubt_below == lowest
-    sources = [
-        pair[1] for pair in split(open_pairs(pairs), None, 20).validation.pairs()
+    # How many of the validation's translations are wrong, by their score.
+    steps = again.config.doubt_steps
+    assert kt.Translator.load(tmp_path / "run").config.doubt_steps == steps
+    rows = [pair[1:] for pair in split(open_pairs(pairs), None, 20).validation.pairs()]
+    told = again.translate([source for source, _ in rows])
+    assert steps[0][0] == pytest.approx(min(one.score for one in told), abs=1e-3)
+    chrf = sacrebleu.CHRF().sentence_score
+    wrong = [
+        chrf(one.text, [target]).score < 40
+        for one, (_, target) in zip(told, rows, strict=True)
     ]
-    scores = sorted(found.score for found in again.translate(sources))
-    assert scores[0] < lowest < scores[1]
+    assert sum(one.doubt for one in told) == pytest.approx(sum(wrong), abs=0.05)
+    assert [("score" in one.doubts) for one in told] == [
+        one.doubt > 0.5 for one in told
+    ]
     with pytest.raises(ValueError, match="must be left out or 0 where validation"):
         tiny_run.run_toy(tmp_path / "no", validation=pairs[:9], hold_out=5)
     with pytest.raises(ValueError, match="`test_size` is 0 and was 20"):

@@ -123,7 +123,9 @@ def serve(options):
         words = "export", run, "--output", f"saved_models/{run.absolute().name}"
         command = shlex.join(["keras-transformer", *map(str, words)])
         raise ValueError(f"{run} is a training run. First: {command}")
-    load_module("apps.serving").serve(options.model, options.host, options.port)
+    load_module("apps.serving").serve(
+        options.model, options.host, options.port, options.doubt_above
+    )
 
 
 def plot_attention(options):

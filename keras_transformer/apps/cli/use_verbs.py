@@ -225,7 +225,9 @@ def _line(found, options):
 
 def _object(found, source, n_best):
     """Returns what `--json` says of a text."""
-    alternatives = [{"text": one.text, "score": one.score} for one in found]
+    alternatives = [
+        {"text": one.text, "score": one.score, "doubt": one.doubt} for one in found
+    ]
     best = found[0]
     told = {
         "source": source,
@@ -307,6 +309,7 @@ def _fingerprint(translator, options):
         what += translator.config.to_json()
     else:
         path = translator.path  # With the version that was chosen.
+        what += str(given(options))
     return load_module("apps.bulk").model_fingerprint(path, what)
 
 
@@ -319,13 +322,16 @@ def load_translator(options):
         )
     if is_run(options.model):
         return load_runs([options.model], options)
-    _check_no_search(options)
+    _check_no_search(options, {"doubt_above"})
     if (options.model / "translator.json").exists():
         lite = load_module("formats.lite_translator").LiteTranslator
         with native_messages_hidden():
-            return lite(options.model)
-    path = latest_version(options.model)
-    return load_module("formats.saved_model").ExportedTranslator(path)
+            translator = lite(options.model)
+    else:
+        path = latest_version(options.model)
+        translator = load_module("formats.saved_model").ExportedTranslator(path)
+    translator.doubt_above = given(options).get("doubt_above")
+    return translator
 
 
 def is_run(path: Path) -> bool:
@@ -341,8 +347,8 @@ def load_runs(runs, options):
     return kind(translator.model, translator.tokenizers, config)
 
 
-def _check_no_search(options):
-    if changes := given(options):
+def _check_no_search(options, allowed=frozenset()):
+    if changes := given(options).keys() - allowed:
         raise ValueError(
             "An export decodes as it was written; give decoding options to "
             f"`export`. Received: {', '.join(sorted(changes))}"

@@ -13,6 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.files import read_json
 from keras_transformer.formats.versions import load_saved_model
+from keras_transformer.text.doubts import limited
 
 _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
@@ -42,7 +43,7 @@ class ServedModel:
     `page` has the `languages` and `examples` that the export wrote for a page.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, doubt_above: float | None = None):
         self.name = path.parent.resolve().name
         self.version = int(path.name)
         self.page = {"languages": None, "examples": []}
@@ -52,7 +53,7 @@ class ServedModel:
         self._module = load_saved_model(path)
         most = most_rows(path.parent)
         self.signatures = {
-            name: Signature(function, most)
+            name: Signature(function, most, doubt_above)
             for name, function in self._module.signatures.items()
         }
         saved = saved_model_pb2.SavedModel()
@@ -71,8 +72,14 @@ class ServedModel:
 class Signature:
     """A signature; `inputs` has the `tf.TensorSpec` of each input."""
 
-    def __init__(self, function, most_rows: int | None = None):
+    def __init__(
+        self,
+        function,
+        most_rows: int | None = None,
+        doubt_above: float | None = None,
+    ):
         self._most_rows = most_rows
+        self._doubt_above = doubt_above
         self.inputs = function.structured_input_signature[1]
         self._function = function
 
@@ -104,7 +111,15 @@ class Signature:
             message = _AROUND.sub("", error.message).strip()
             status = _STATUS.get(error.error_code, 500)
             raise RequestError(message, status) from error
-        return {
+        arrays = {
             name: np.asarray(x.numpy(), object if x.dtype == tf.string else None)
             for name, x in outputs.items()
         }
+        if self._doubt_above is not None and "doubt" in arrays:
+            told = np.frompyfunc(self._limited, 2, 1)
+            arrays["doubts"] = told(arrays["doubts"], arrays["doubt"])
+        return arrays
+
+    def _limited(self, doubts, doubt):
+        """Returns the bytes of doubts by the server's limit."""
+        return limited(doubts.decode(), doubt, self._doubt_above).encode()

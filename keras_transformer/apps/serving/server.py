@@ -18,7 +18,12 @@ from keras_transformer.formats.versions import versions_in
 from keras_transformer.terminal import native_messages_hidden, print_message
 
 
-def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> None:
+def serve(
+    directory: str | Path,
+    host: str = "127.0.0.1",
+    port: int = 8501,
+    doubt_above: float | None = None,
+) -> None:
     """Serves a version of an export through TensorFlow Serving's REST API, and a page.
 
     The page translates while one types, shows other translations with their scores, and
@@ -35,23 +40,26 @@ def serve(directory: str | Path, host: str = "127.0.0.1", port: int = 8501) -> N
         host: Address to listen on. The `Host` of a request must be this address or this
             machine, unless it is 0.0.0.0 or ::.
         port: Port to listen on; 0 selects a free one.
+        doubt_above: Limit of `doubt`, from 0 to 1, above which a translation has the
+            doubt "score"; default that of the export.
 
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
         ImportError: If starlette or uvicorn is not installed.
         OSError: If the port is not available.
-        ValueError: If the port is out of range, or the SavedModel cannot be loaded.
+        ValueError: If a number is out of range, or the SavedModel cannot be loaded.
 
     Example:
         >>> serve("saved_models/en-de")
     """
+    check_number("doubt_above", doubt_above, optional=True, minimum=0, maximum=1)
     path = _version_of(Path(directory))
     with listening(host, port) as listener:
         with native_messages_hidden():
             from keras_transformer.apps.serving.rest_app import make_app
             from keras_transformer.apps.serving.served_model import ServedModel
 
-        model = ServedModel(path)
+        model = ServedModel(path, doubt_above)
         _run(make_app(model, host), listener, model.name)
 
 

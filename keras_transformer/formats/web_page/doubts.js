@@ -3,16 +3,32 @@
 const LONGEST_LOOP = 16; // words
 const WIDE = /([\u3040-\u30ff\u3400-\u9fff])/g;
 
-/** Returns "copy", "empty", "loop" and "score", as far as a translation deserves them. */
-export function doubtsOf(source, translation, score = 0, lowest = null) {
+const NO_TEXT = /^(<.+>|>>.+<<)$/; // Special pieces, bytes, names of languages.
+const LETTER = /\p{L}/u;
+
+/** Returns "copy", "empty" and the others, as far as a translation deserves them. */
+export function doubtsOf(source, translation, isUnlikely = false, isUnreadable = false) {
   const [ofSource, words] = [wordsOf(source), wordsOf(translation)];
   const found = {
     copy: ofSource.length > 2 && source.toLowerCase() === translation.toLowerCase(),
     empty: ofSource.length > 0 && words.length === 0,
     loop: loops(words) && !loops(ofSource),
-    score: score < (lowest ?? -Infinity),
+    score: isUnlikely,
+    script: isUnreadable,
   };
   return Object.keys(found).filter((doubt) => found[doubt]);
+}
+
+/** Returns the share of wrong translations at a score; 0 where nobody knows. */
+export function doubtAt(score, steps) {
+  if (!steps) return 0;
+  return steps[steps.slice(1).filter(([lowest]) => score >= lowest).length][1];
+}
+
+/** Returns whether a text has letters, and none of its pieces has one. */
+export function isForeign(text, pieces) {
+  const known = pieces.filter((piece) => !NO_TEXT.test(piece));
+  return LETTER.test(text) && !known.some((piece) => LETTER.test(piece));
 }
 
 /** Returns the first place of the translations with the least faults, or 0. */

@@ -42,7 +42,8 @@ const DOUBTS = {
   copy: "a sentence may not be translated",
   empty: "a sentence has no translation",
   loop: "it repeats itself",
-  score: "it is less probable than most",
+  score: "most translations with such a score were wrong",
+  script: "the model has learned none of the letters of a sentence",
 };
 
 /** Returns the doubts of a translation in words. */

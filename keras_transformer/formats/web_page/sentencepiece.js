@@ -129,6 +129,11 @@ export class SentencePiece {
     return text;
   }
 
+  /** Returns the text of a piece. */
+  pieceOf(id) {
+    return this.#piece(id).text;
+  }
+
   #piece(id) {
     const piece = this.#pieces[id];
     if (piece === undefined) {

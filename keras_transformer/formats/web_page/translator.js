@@ -5,7 +5,7 @@
  * translator.json says with which files, lengths and ids.
  */
 
-import { bestPlace, doubtsOf } from "./doubts.js";
+import { bestPlace, doubtAt, doubtsOf, isForeign } from "./doubts.js";
 import { SentencePiece } from "./sentencepiece.js";
 import { CUT, GLUE, PLACE, SentenceSplitter } from "./sentences.js";
 import { SpanFinder } from "./spans.js";
@@ -14,7 +14,7 @@ const DESCRIPTION = "translator.json";
 const LITERT = "litert/"; // The folder of LiteRT.js.
 const MOST_SPANS = 8; // Of a sentence.
 // Where the search found none.
-const NOTHING = { text: "", score: -Infinity, doubts: ["empty"], lost: [] };
+const NOTHING = { text: "", score: -Infinity, doubt: 0, doubts: ["empty"], lost: [] };
 
 export class Translator {
   #description;
@@ -45,10 +45,10 @@ export class Translator {
    * Translates a text, sentence by sentence.
    *
    * @param {string} text
-   * @returns {Promise<{text: string, score: number, doubts: string[], lost: string[]}[]>}
-   *   The translations of a sentence, best first, but after those with the least faults;
+   * @returns {Promise<{text: string, score: number, doubt: number, doubts: string[],
+   *   lost: string[]}[]>} The translations of a sentence, best first, but after those with the least faults;
    *   none if the search found none. Of several sentences the best, joined, with the
-   *   lowest of their scores and all their doubts. A text with nothing but spaces has
+   *   lowest of their scores, the largest `doubt` and all their `doubts`. A text with nothing but spaces has
    *   itself, with score 0. `lost` are spans, such as URLs, that a translation lacks.
    */
   async translate(text) {
@@ -76,15 +76,16 @@ export class Translator {
     const best = results.map(([first]) => first ?? NOTHING);
     const score = Math.min(0, ...best.map((one) => one.score));
     const doubts = [...new Set(best.flatMap((one) => one.doubts))].sort();
+    const doubt = Math.max(0, ...best.map((one) => one.doubt));
     const lost = best.flatMap((one) => one.lost);
-    return [{ text: joined(best.map((one) => one.text)), score, doubts, lost }];
+    return [{ text: joined(best.map((one) => one.text)), score, doubt, doubts, lost }];
   }
 
   /** Returns the translations of a sentence of a hidden text, best first. */
   async #alternatives(sentence) {
     const seen = this.#finder.seen(sentence);
     const { ids } = sourceIds(this.#source, seen, this.#description);
-    if (ids.length <= 1) return [{ text: "", score: 0, doubts: [], lost: [] }];
+    if (ids.length <= 1) return [{ text: "", score: 0, doubt: 0, doubts: [], lost: [] }];
     const length = this.#description.lengths.find((length) => length >= ids.length);
     const padded = new Int32Array(length).fill(this.#description.special_ids.pad_id);
     padded.set(ids);
@@ -99,21 +100,24 @@ export class Translator {
     for (const tensor of [...Object.values(inputs), ...Object.values(outputs)]) {
       tensor.delete();
     }
-    const all = this.#translations(seen, found, scores, sentence.spans);
+    const pieces = ids.map((id) => this.#source.pieceOf(id));
+    const all = this.#translations(seen, isForeign(seen, pieces), found, scores, sentence.spans);
     return [...all.splice(bestPlace(all), 1), ...all];
   }
 
-  #translations(seen, ids, scores, spans) {
+  #translations(seen, isUnreadable, ids, scores, spans) {
+    const { doubt_steps: steps, doubt_above: limit } = this.#description.search;
     const width = ids.length / scores.length;
     const translations = [];
     scores.forEach((score, i) => {
       if (!Number.isFinite(score)) return; // A place that no hypothesis has taken.
       const row = ids.subarray(i * width, (i + 1) * width);
       const text = textOf(this.#target, row, this.#description);
-      const doubts = doubtsOf(seen, text, score, this.#description.search.doubt_below);
+      const doubt = doubtAt(score, steps);
+      const doubts = doubtsOf(seen, text, doubt > limit, isUnreadable);
       const restored = this.#finder.restored(text, spans);
       if (translations.some((one) => one.text === restored.text)) return;
-      translations.push({ ...restored, score, doubts });
+      translations.push({ ...restored, score, doubt, doubts });
     });
     return translations;
   }

@@ -192,8 +192,9 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
         return make_parser().parse_args(["translate", str(model), *words])
 
     flags = [], ["--scores"], ["--n-best", "1"], ["--n-best", "2"]
+    flags += (["--doubt-above", "0.25"],)
     options = [options_of(saved_model, *words) for words in flags]
-    assert len({use_verbs._fingerprint(loaded, each) for each in options}) == 4
+    assert len({use_verbs._fingerprint(loaded, each) for each in options}) == 5
     options = [options_of(trained[1], *words) for words in ([], ["--beam-size", "3"])]
     run, other = (use_verbs.load_translator(each) for each in options)
     first = use_verbs._fingerprint(run, options[0])
@@ -201,6 +202,19 @@ def test_an_output_is_continued_with_the_same_model_search_and_columns(
     assert first != use_verbs._fingerprint(other, options[1])
     # Flags of the search replace those of the run.
     assert (other.config.beam_size, other.config.length_penalty) == (3, 1.0)
+
+
+def test_an_export_takes_no_other_search_but_another_limit_of_doubt(
+    saved_model, monkeypatch
+):
+    module = use_verbs.load_module("formats.saved_model")
+    monkeypatch.setattr(module, "ExportedTranslator", lambda _: SimpleNamespace())
+    words = ["translate", str(saved_model), "--doubt-above", "0.25"]
+    loaded = use_verbs.load_translator(make_parser().parse_args(words))
+    assert loaded.doubt_above == 0.25
+    options = make_parser().parse_args([*words, "--beam-size", "3"])
+    with pytest.raises(ValueError, match="as it was written.* Received: beam_size$"):
+        use_verbs.load_translator(options)
 
 
 class Input(io.TextIOWrapper):
@@ -533,7 +547,8 @@ def test_no_number_is_one_that_json_lacks(monkeypatch, capsys):
     monkeypatch.setattr(use_verbs, "load_translator", lambda _: translator)
     result, _ = objects(capsys, "translate", "any", "a")
     expected = {"source": "a", "text": "", "score": None, "truncated": False}
-    assert result["translations"] == [expected | {"doubts": [], "lost": []}]
+    expected |= {"doubt": None, "doubts": [], "lost": []}
+    assert result["translations"] == [expected]
     monkeypatch.setattr("sys.stdout", None)
     assert run("translate", "any", "a", "--json") == 1
     assert "Standard output must be open" in capsys.readouterr().err
