@@ -93,14 +93,16 @@ def model_card(
         "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
-        "doubt_limit": config.doubt_steps and config.doubt_above,
-        "doubts": config.doubt_steps and _doubts(config.doubt_steps),
+        "doubts": "None learned.",
         "package": package,
         "no_training": "Not recorded.",
         "scores": "None recorded: `keras-transformer evaluate` on the training run "
         "records them.",
         "examples": "None recorded.",
     }
+    if steps := config.doubt_steps:
+        rows = [[f"{score:.2f}", f"{share:.0%}"] for score, share in steps]
+        values["doubts"] = _table(["score from", "wrong"], rows)
     if languages:
         values["languages"] = json.dumps(list(languages))
         values["from_to"] = f" from `{languages[0]}` to `{languages[1]}`"
@@ -219,13 +221,6 @@ def _examples(origin, rows):
     cells = [[_cell(text) for text in row] for row in rows]
     table = _table(["source", "translation", "reference"], cells)
     return {"examples_of": origin, "examples": table} if cells else {}
-
-
-def _doubts(steps):
-    """Returns the card's table of doubts by the score, the best first."""
-    rows = [[f"from {score:.2f}", f"{share:.0%}"] for score, share in reversed(steps)]
-    rows[-1][0] = "lower"
-    return _table(["score", "wrong"], rows)
 
 
 def _table(head, rows):
