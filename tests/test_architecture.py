@@ -51,7 +51,7 @@ KNOW_ONLY = {
 # Modules that know less than their door.
 MODULES_KNOW_ONLY = {
     # They are copied to machines without the package.
-    "search.translation": {"text.doubts", "text.spans"},
+    "search.translation": {"text.spans"},
     "text.doubts": set(),
     "text.sentences": set(),
     "text.spans": {"text.sentences"},

@@ -139,14 +139,6 @@ REFUSED = {
     "`min_output_length` must not exceed": (
         DecodingConfig, {"min_output_length": 3, "max_output_length": 2},
     ),
-    "shares from 0 to 1. Received: doubt_steps=[[1, 2]]": (
-        DecodingConfig, {"doubt_steps": [[1, 2]]},
-    ),
-    "`doubt_steps` must be rows [score, share], the scores ascending": (
-        DecodingConfig, {"doubt_steps": [[-1.0, 0.5], [-2.0, 0.4]]},
-    ),
-    "Received: doubt_steps=[]": (DecodingConfig, {"doubt_steps": []}),
-    "Received: doubt_steps=[3]": (DecodingConfig, {"doubt_steps": [3]}),
 }  # fmt: skip
 
 

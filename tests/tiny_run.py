@@ -43,7 +43,7 @@ CONFIG = kt.RunConfig(
     decoding=kt.DecodingConfig(beam_size=2, max_extra_length=3, max_source_length=32),
 )
 SEED = 141  # No translation loops.
-DOUBT_STEPS = [[-9.0, 0.5], [-3.0, 0.375], [-2.0, 0.125]]
+DOUBT_STEPS = [[-10.0, 0.5], [-9.0, 0.375], [-5.0, 0.125]]
 
 
 def write_pairs(path: Path, pairs=TRAIN) -> Path:

@@ -55,6 +55,9 @@ class LiteTranslator(TextTranslator):
             "onnx".
         threads: Number of threads; default one for each core that the process may use.
 
+    Attributes:
+        doubt_above: `doubt` above which a translation has the doubt "score".
+
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If `ai-edge-litert`, `onnxruntime` or `sentencepiece` is needed and
@@ -88,6 +91,7 @@ class LiteTranslator(TextTranslator):
             ) from error
         files = self.description["tokenizers"]
         self.most = self.description["n_best"]
+        self.doubt_above = self.description["search"]["doubt_above"]
         if fixed := self.description["lengths"]:
             self._signatures = _of_fixed_lengths(self._signatures, fixed)
             self.batch_size = 1
@@ -172,8 +176,7 @@ class LiteTranslator(TextTranslator):
 
     def _found(self, hidden, seen, ids, scores, are_foreign):
         """Returns the outputs of `nbest` for what a search found."""
-        search = self.description["search"]
-        steps, limit = search["doubt_steps"], search["doubt_above"]
+        steps, limit = self.description["search"]["doubt_steps"], self.doubt_above
         outputs = collections.defaultdict(list)
         for one, source, rows, row, is_unreadable in zip(
             hidden, seen, ids, scores, are_foreign, strict=True

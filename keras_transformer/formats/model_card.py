@@ -94,13 +94,15 @@ def model_card(
         "align": "`align`" if model.has_attention else None,
         "dtype": dtype,
         "search": _options(config, _SEARCH),
-        "doubt_limit": config.doubt_steps and config.doubt_above,
-        "doubts": config.doubt_steps and _doubts(config.doubt_steps),
+        "doubts": "None learned.",
         "package": package,
         "scores": "None recorded: `keras-transformer evaluate` on the training run "
         "records them.",
         "scored_dtype": model.compute_dtype,
     }
+    if steps := config.doubt_steps:
+        rows = [[f"{score:.2f}", f"{share:.0%}"] for score, share in steps]
+        values["doubts"] = _table(["score from", "wrong"], rows)
     if languages:
         values["languages"] = json.dumps(list(languages))
         values["from_to"] = f" from `{languages[0]}` to `{languages[1]}`"
@@ -205,13 +207,6 @@ def _scores(model, entries):
         "bleu_signature": first["bleu_signature"],
         "chrf_signature": first["chrf_signature"],
     }
-
-
-def _doubts(steps):
-    """Returns the card's table of doubts by the score, the best first."""
-    rows = [[f"from {score:.2f}", f"{share:.0%}"] for score, share in reversed(steps)]
-    rows[-1][0] = "lower"
-    return _table(["score", "wrong"], rows)
 
 
 def _table(head, rows):

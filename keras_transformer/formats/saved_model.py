@@ -26,6 +26,7 @@ from keras_transformer.search.run_directory import example_sources, training_dat
 from keras_transformer.search.string_search import StringSearch
 from keras_transformer.search.strings import SIGNATURES, as_arrays, signatures_of
 from keras_transformer.search.translation import TextTranslator
+from keras_transformer.text.in_graph import with_limit
 
 # Files for TensorFlow Serving, Docker and Kubernetes beside the versions.
 NAMES = (
@@ -222,6 +223,10 @@ class ExportedTranslator(TextTranslator):
     Args:
         path: NAME/VERSION, or NAME for the latest version.
 
+    Attributes:
+        doubt_above: `doubt` above which a translation has the doubt "score"; `None` is
+            that of the export.
+
     Raises:
         FileNotFoundError: If there is no SavedModel.
         ImportError: If tensorflow-text is not installed.
@@ -232,6 +237,8 @@ class ExportedTranslator(TextTranslator):
         >>> translator(["A man is sleeping."])
         ['Ein Mann schläft.']
     """
+
+    doubt_above: float | None = None
 
     def __init__(self, path: str | Path):
         self.path = latest_version(path)
@@ -257,4 +264,5 @@ class ExportedTranslator(TextTranslator):
                 "mean over heads. Received: per_head=True"
             )
         inputs = SIGNATURES[name].tensors(columns)
-        return as_arrays(self._module.signatures[name](**inputs))
+        outputs = self._module.signatures[name](**inputs)
+        return as_arrays(with_limit(outputs, self.doubt_above))

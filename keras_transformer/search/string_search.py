@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_transformer.search.generator import Generator
-from keras_transformer.text.doubts import shows_letters
+from keras_transformer.text.doubts import has_letters
 from keras_transformer.text.in_graph import (
     are_foreign,
     count_places,
@@ -59,7 +59,7 @@ class StringSearch:
         self.rules = span_rules(self.carries_spans)
         self.sentence_rules = sentence_rules(tokenizers.abbreviations)
         pieces = tokenizers.source.pieces(range(tokenizers.source.vocabulary_size))
-        self._letters = np.array(list(map(shows_letters, pieces)))
+        self._letters = np.array(list(map(has_letters, pieces)))
         self._is_graph = keras.backend.backend() == "tensorflow"
         if not self._is_graph:
             # What is done to text has graphs of its own, which are faster.

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 if __package__:
-    from keras_transformer.text.doubts import limited
     from keras_transformer.text.spans import MARK, finder
-else:  # Beside copies of these files.
-    from doubts import limited
+else:  # Beside a copy of that file.
     from spans import MARK, finder
 
 
@@ -79,9 +77,6 @@ class TextTranslator:
     is longer than the longest source is cut, and the result is `truncated`. A text of
     spaces only has score 0.
 
-    Set `doubt_above` to have the doubt "score" above another `doubt` than the search's
-    `doubt_above` says.
-
     A subclass has `path`, `most`, the largest `n_best`, `carries_spans`, whether its
     vocabulary has pieces for spans, and `run`.
     """
@@ -89,7 +84,6 @@ class TextTranslator:
     most: int
     carries_spans = False
     batch_size = 32
-    doubt_above: float | None = None
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
         """Returns the outputs of the signature `name`, strings as `str`."""
@@ -144,13 +138,15 @@ class TextTranslator:
         results = []
         for row in self._rows("serving_default", {"texts": texts}):
             columns = row["sources"], row["translations"], row["scores"]
-            rows = zip(*columns, _figures(row, "sentence_doubts"), strict=True)
+            doubts = row.get("sentence_doubts", [None] * len(row["scores"]))
             sentences = (
-                Sentence(source, translation, float(score), doubt)
-                for source, translation, score, doubt in rows
+                Sentence(source, translation, float(score), _share(doubt))
+                for source, translation, score, doubt in zip(
+                    *columns, doubts, strict=True
+                )
                 if source
             )
-            results.append(self._best_of(row)._replace(sentences=tuple(sentences)))
+            results.append(_best_of(row)._replace(sentences=tuple(sentences)))
         return results
 
     def nbest(self, texts: Sequence[str], n_best: int = 1) -> list[list[Translation]]:
@@ -169,10 +165,10 @@ class TextTranslator:
         for row in self._rows("nbest", {"texts": texts}, n_best=n_best):
             is_cut = bool(row["truncated"])
             lost = row.get("lost", [()] * len(row["scores"]))
-            figures = _figures(row, "doubt")
+            figures = row.get("doubt", [None] * len(row["scores"]))
             columns = row["translations"], row["scores"], row["doubts"], lost, figures
             found = [
-                self._translation(text, score, is_cut, doubts, lost, doubt)
+                _translation(text, score, is_cut, doubts, lost, doubt)
                 for text, score, doubts, lost, doubt in zip(*columns, strict=True)
                 if np.isfinite(score)
             ]
@@ -185,7 +181,7 @@ class TextTranslator:
     ) -> list[Translation]:
         """Returns the best translation of each text that begins with its prefix."""
         columns = {"texts": texts, "prefixes": prefixes}
-        return list(map(self._best_of, self._rows("complete", columns)))
+        return list(map(_best_of, self._rows("complete", columns)))
 
     def sample(
         self, texts: Sequence[str], temperature: float = 1.0, seed: int = 0
@@ -206,7 +202,7 @@ class TextTranslator:
         check_integer("seed", seed)
         numbers = [temperature] * len(texts), range(seed, seed + len(texts))
         rows = self._rows("sample", {"texts": texts}, numbers=numbers)
-        return list(map(self._best_of, rows))
+        return list(map(_best_of, rows))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """Returns the `Score` of each translation `targets[i]` of `sources[i]`."""
@@ -246,24 +242,6 @@ class TextTranslator:
                 )
             )
         return alignments
-
-    def _best_of(self, row):
-        """Returns the `Translation` in a row of outputs."""
-        names = "translation", "score", "truncated", "doubts"
-        told = [row[name] for name in names]
-        return self._translation(*told, row.get("lost", ()), row.get("doubt"))
-
-    def _translation(self, text, score, truncated, doubts, lost, doubt):
-        """Returns the `Translation` that some outputs say."""
-        if doubt is not None:
-            doubt = round(float(doubt), 6)  # A float32 has no more digits.
-            if self.doubt_above is not None:
-                doubts = limited(doubts, doubt, self.doubt_above)
-        lost = tuple(span for span in lost if span)
-        names = (*doubts.split(), "lost") if lost else tuple(doubts.split())
-        return Translation(
-            text, float(score), bool(truncated), doubts=names, lost=lost, doubt=doubt
-        )
 
     def _rows(self, name, columns, numbers=(), **options):
         """Runs a signature on columns of texts and numbers; returns a row a text."""
@@ -335,8 +313,22 @@ def _texts_of(name, column):
     return texts
 
 
-def _figures(row, name):
-    """Returns doubts as numbers; `None` where nobody knows."""
-    # A float32 has no more digits.
-    known = [round(float(doubt), 6) for doubt in row.get(name, ())]
-    return known or [None] * len(row["scores"])
+def _best_of(row):
+    """Returns the `Translation` in a row of outputs."""
+    names = "translation", "score", "truncated", "doubts"
+    told = [row[name] for name in names]
+    return _translation(*told, row.get("lost", ()), row.get("doubt"))
+
+
+def _translation(text, score, truncated, doubts, lost, doubt):
+    """Returns the `Translation` that some outputs say."""
+    lost = tuple(span for span in lost if span)
+    doubts = (*doubts.split(), "lost") if lost else tuple(doubts.split())
+    return Translation(
+        text, float(score), bool(truncated), (), doubts, lost, _share(doubt)
+    )
+
+
+def _share(doubt):
+    """Returns a doubt as a number, of as many digits as a float32 has."""
+    return None if doubt is None else round(float(doubt), 6)

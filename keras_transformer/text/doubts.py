@@ -15,7 +15,7 @@ LONGEST_LOOP = 16
 # Each character of Chinese and Japanese is a word.
 WIDE = "([\u3040-\u30ff\u3400-\u9fff])"
 # Pieces that are no text: special ones, bytes and names of target languages.
-NO_TEXT = "<.+>|>>.+<<"
+NO_TEXT = "^(<.+>|>>.+<<)$"
 
 
 def doubts_of(
@@ -53,24 +53,12 @@ def doubt_at(score: float, steps: Sequence[Sequence[float]] | None) -> float:
 
 def is_foreign(text: str, pieces: Sequence[str]) -> bool:
     """Returns whether a text has letters, and none of its pieces has one."""
-    return has_letters(text) and not any(map(shows_letters, pieces))
-
-
-def shows_letters(piece: str) -> bool:
-    """Returns whether a piece has letters of a text."""
-    return has_letters(piece) and not re.fullmatch(NO_TEXT, piece)
+    return has_letters(text) and not any(map(has_letters, pieces))
 
 
 def has_letters(text: str) -> bool:
-    """Returns whether there is a letter in a text."""
-    return any(map(str.isalpha, text))
-
-
-def limited(doubts: str, doubt: float, limit: float) -> str:
-    """Returns the words of doubts with "score" if the doubt is above a limit."""
-    names = {*doubts.split()} - {"score"}
-    # A float32 has six digits.
-    return " ".join(sorted(names | {"score"} if round(doubt, 6) > limit else names))
+    """Returns whether there is a letter in a text or a piece of text."""
+    return any(map(str.isalpha, re.sub(NO_TEXT, "", text)))
 
 
 def faults_of(doubts: Sequence[str]) -> tuple[bool, bool]:

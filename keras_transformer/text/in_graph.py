@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_transformer.text.doubts import DOUBTS, LONGEST_LOOP, WIDE
+from keras_transformer.text.doubts import DOUBTS, LONGEST_LOOP, NO_TEXT, WIDE
 from keras_transformer.text.sentences import CUT, END, GLUE, KEPT, PLACE
 from keras_transformer.text.spans import CLOSE, GONE, OPEN, PIECES
 
@@ -192,6 +192,7 @@ def are_foreign(texts: tf.Tensor, ids: tf.Tensor, letters: np.ndarray) -> tf.Ten
     `letters` says of each piece of the vocabulary whether it does.
     """
     is_known = tf.reduce_any(tf.gather(letters, ids), axis=1)
+    texts = tf.strings.regex_replace(texts, NO_TEXT, "")
     return tf.strings.regex_full_match(texts, r"(?s).*\pL.*") & ~is_known
 
 
@@ -214,8 +215,19 @@ def doubts_of(
     return _named(found)
 
 
+def with_limit(
+    outputs: dict[str, tf.Tensor], limit: float | None
+) -> dict[str, tf.Tensor]:
+    """Returns a signature's outputs with "score" where `doubt` is above a limit."""
+    if limit is None or "doubt" not in outputs:
+        return outputs
+    others = tf.strings.regex_replace(outputs["doubts"], "score", "")
+    doubts = tf.where(outputs["doubt"] > limit, others + " score", others)
+    return outputs | {"doubts": united_doubts(doubts)}
+
+
 def united_doubts(doubts: tf.Tensor) -> tf.Tensor:
-    """Returns doubts that may stand several times [B], each of them once."""
+    """Returns doubts that may stand several times, each of them once."""
     return _named(
         [tf.strings.regex_full_match(doubts, f".*{name}.*") for name in DOUBTS]
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -25,6 +24,7 @@ _FEWEST_PAIRS = 50
 # Sentences of a step, and steps.
 _FEWEST_OF_A_STEP = 20
 _MOST_STEPS = 10
+_LOWEST = -1e6
 
 
 class Validation:
@@ -87,32 +87,27 @@ def doubting(run: Any) -> Translator:
         chrf(one.text, [reference]).score < _RIGHT
         for one, reference in zip(found, references, strict=True)
     ]
-    steps = doubt_steps([one.score for one in found], are_wrong)
+    # JSON has no minus infinity, the score where nothing was found.
+    scores = np.maximum([one.score for one in found], _LOWEST)
+    steps = doubt_steps(scores, np.array(are_wrong))
     config = translator.config.replace(doubt_steps=steps)
     return Translator(translator.model, translator.tokenizers, config)
 
 
-def doubt_steps(
-    scores: Sequence[float], are_wrong: Sequence[bool]
-) -> list[list[float]] | None:
-    """Returns `doubt_steps` of the search, by isotonic regression; `None` of too few.
+def doubt_steps(scores: np.ndarray, are_wrong: np.ndarray) -> list[list[float]]:
+    """Returns `doubt_steps` of the search, by isotonic regression.
 
     A step that is not better than the one below it joins that one.
     """
     order = np.argsort(scores, kind="stable")
-    order = order[np.isfinite(np.take(scores, order))]
     count = min(len(order) // _FEWEST_OF_A_STEP, _MOST_STEPS)
     steps: list[np.ndarray] = []
-    for step in np.array_split(order, count) if count else ():
-        while steps and _share(step, are_wrong) >= _share(steps[-1], are_wrong):
+    for step in np.array_split(order, count):
+        while steps and are_wrong[step].mean() >= are_wrong[steps[-1]].mean():
             step = np.concatenate([steps.pop(), step])
         steps.append(step)
-    rows = [[scores[step[0]], _share(step, are_wrong)] for step in steps]
-    return np.round(rows, 3).tolist() or None
-
-
-def _share(step, are_wrong):
-    return np.mean(np.take(are_wrong, step))
+    rows = [[scores[step[0]], are_wrong[step].mean()] for step in steps]
+    return np.round(rows, 3).tolist()
 
 
 def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:

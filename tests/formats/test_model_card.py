@@ -68,8 +68,8 @@ def test_a_card_without_a_run_invents_nothing():
     assert "None recorded" in scores and "sacreBLEU" not in scores
     assert f"{tiny_run.model().count_params():,} parameters" in card
     assert "d_model 16" in card and "beam_size 3" in card
-    assert "Above 0.5 a translation is doubtful.\n\n| score | wrong |\n" in card
-    assert "| from -2.00 | 12% |\n| from -3.00 | 38% |\n| lower | 50% |\n" in card
+    rows = "| -10.00 | 50% |\n| -9.00 | 38% |\n| -5.00 | 12% |"
+    assert section(card, "Doubts").endswith(f"| --- | --- |\n{rows}\n")
     assert card.count("*to fill in*") == 3
     assert not re.search(r"\$\w", card)
 
@@ -114,7 +114,8 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
 
 
 def test_what_has_learned_no_doubts_has_no_table_of_them(live):
-    assert "doubtful" not in model_card(live, VERSION)
+    text = section(model_card(live, VERSION), "Doubts")
+    assert text.endswith("\n\nNone learned.\n")
 
 
 def test_scores_stand_with_signature_name_and_search(live, run):

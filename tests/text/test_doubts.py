@@ -18,9 +18,8 @@ from keras_transformer.text.doubts import (
     doubt_at,
     doubts_of,
     faults_of,
+    has_letters,
     is_foreign,
-    limited,
-    shows_letters,
 )
 
 SIXTEEN = " ".join("abcdefghijklmnop")
@@ -62,10 +61,16 @@ def test_a_doubt_is_the_share_of_the_step_of_a_score():
     assert found.numpy().tolist() == expected
     assert doubt_at(-9.0, None) == in_graph.doubt_at(tf.constant([-9.0]), None) == 0
     assert doubts_of("a b c", "", is_unlikely=True) == ("empty", "score")
-    assert limited("copy score script", 0.3, 0.3) == "copy script"
-    # As float32 has it.
-    assert limited("copy", float(np.float32(0.3)), 0.3) == "copy"
-    assert limited("loop script", 0.31, 0.3) == "loop score script"
+
+    outputs = {
+        "doubt": tf.constant([[0.3, 0.31]]),
+        "doubts": tf.constant([["copy score script", "loop script"]]),
+    }
+    limited = in_graph.with_limit(outputs, 0.3)["doubts"]
+    assert limited.numpy().tolist() == [[b"copy script", b"loop score script"]]
+    assert in_graph.with_limit(outputs, None) is outputs
+    del outputs["doubt"]
+    assert in_graph.with_limit(outputs, 0.1) is outputs
 
 
 # Texts and their pieces, for a vocabulary of "ab", "!", "7", a span and bytes.
@@ -90,7 +95,7 @@ def test_a_text_whose_letters_no_piece_has_is_in_a_foreign_script():
     vocabulary = sorted({piece for pieces in texts.values() for piece in pieces})
     ids = tf.ragged.constant([[*map(vocabulary.index, row)] for row in texts.values()])
     padded = ids.to_tensor(vocabulary.index("<pad>"))
-    letters = np.array([*map(shows_letters, vocabulary)])
+    letters = np.array([*map(has_letters, vocabulary)])
     found = in_graph.are_foreign(tf.constant([*texts]), padded, letters)
     assert found.numpy().tolist() == expected
     assert doubts_of("x", "y", is_unreadable=True) == ("script",)
@@ -145,7 +150,7 @@ def test_tensorflow_finds_what_python_does():
         return in_graph.doubts_of(sources, translations, are_unlikely, are_foreign)
 
     vocabulary = sorted({"<pad>"}.union(*pieces))
-    letters = np.array([*map(shows_letters, vocabulary)])
+    letters = np.array([*map(has_letters, vocabulary)])
     ids = tf.ragged.constant([[*map(vocabulary.index, row)] for row in pieces])
     given = map(tf.constant, (sources, translations, scores))
     found = call(*given, ids.to_tensor(vocabulary.index("<pad>"))).numpy()

@@ -382,20 +382,17 @@ def test_a_run_under_nohup_outlives_the_terminal(of_a_terminal):
 
 
 def test_a_doubt_is_the_share_that_was_wrong_and_falls_with_the_score():
-    scores = [-60.0 + n for n in range(60)]
+    scores = np.arange(-60.0, 0.0)
     worse = [False] * 10 + [True] * 10, [True] * 16 + [False] * 4, [True] + [False] * 19
-    are_wrong = [is_wrong for step in worse for is_wrong in step]
+    are_wrong = np.concatenate(worse)
     # The second twenty are no better than the first: one step.
     expected = [[-60.0, 0.65], [-20.0, 0.05]]
     assert doubt_steps(scores, are_wrong) == expected
     mixed = np.random.default_rng(3).permutation(60)
-    rows = [[values[n] for n in mixed] for values in (scores, are_wrong)]
-    nothing = [[-math.inf] * 9, [True] * 9]
-    assert doubt_steps(nothing[0] + rows[0], nothing[1] + rows[1]) == expected
-    assert doubt_steps(scores[:19], are_wrong[:19]) is None
-    assert doubt_steps(scores[:25], [True] * 25) == [[-60.0, 1.0]]
-    many = [n % 40 >= 4 * (n // 40) for n in range(400)]
-    shares = [share for _, share in doubt_steps(np.arange(400) / 100 - 4, many)]
+    assert doubt_steps(scores[mixed], are_wrong[mixed]) == expected
+    assert doubt_steps(scores[:25], np.ones(25, bool)) == [[-60.0, 1.0]]
+    many = np.arange(400)
+    shares = [share for _, share in doubt_steps(many, many % 40 >= 4 * (many // 40))]
     assert shares == [1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
 
 

@@ -330,7 +330,8 @@ def load_translator(options):
     else:
         path = latest_version(options.model)
         translator = load_module("formats.saved_model").ExportedTranslator(path)
-    translator.doubt_above = given(options).get("doubt_above")
+    if "doubt_above" in given(options):
+        translator.doubt_above = given(options)["doubt_above"]
     return translator
 
 

@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_transformer.apps.serving.tensors import RequestError
 from keras_transformer.files import read_json
 from keras_transformer.formats.versions import load_saved_model
-from keras_transformer.text.doubts import limited
+from keras_transformer.text.in_graph import with_limit
 
 _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
 # HTTP statuses of the codes of `tf.errors.OpError`, as in TensorFlow Serving's
@@ -106,20 +106,12 @@ class Signature:
             for name, array in inputs.items()
         }
         try:
-            outputs = self._function(**tensors)
+            outputs = with_limit(self._function(**tensors), self._doubt_above)
         except tf.errors.OpError as error:
             message = _AROUND.sub("", error.message).strip()
             status = _STATUS.get(error.error_code, 500)
             raise RequestError(message, status) from error
-        arrays = {
+        return {
             name: np.asarray(x.numpy(), object if x.dtype == tf.string else None)
             for name, x in outputs.items()
         }
-        if self._doubt_above is not None and "doubt" in arrays:
-            told = np.frompyfunc(self._limited, 2, 1)
-            arrays["doubts"] = told(arrays["doubts"], arrays["doubt"])
-        return arrays
-
-    def _limited(self, doubts, doubt):
-        """Returns the bytes of doubts by the server's limit."""
-        return limited(doubts.decode(), doubt, self._doubt_above).encode()

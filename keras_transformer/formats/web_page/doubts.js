@@ -27,8 +27,8 @@ export function doubtAt(score, steps) {
 
 /** Returns whether a text has letters, and none of its pieces has one. */
 export function isForeign(text, pieces) {
-  const known = pieces.filter((piece) => !NO_TEXT.test(piece));
-  return LETTER.test(text) && !known.some((piece) => LETTER.test(piece));
+  const hasLetters = (one) => LETTER.test(one.replace(NO_TEXT, ""));
+  return hasLetters(text) && !pieces.some(hasLetters);
 }
 
 /** Returns the first place of the translations with the least faults, or 0. */
