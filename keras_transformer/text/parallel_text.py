@@ -185,7 +185,13 @@ class ParallelText:
             yield line, fields
         if not count:
             message = f"There are no pairs in {self.origin}."
-            if not self.files:
+            if self._left_out:
+                message = (
+                    f"No pair of {self.origin} is left: cleaning (--keep) or the pairs "
+                    f"held out for validation and test took all {self._left_out:,} "
+                    "lines."
+                )
+            elif not self.files:
                 message += (
                     " A generator can be read only once: give it to `open_pairs` and "
                     "use the result."
