@@ -1,7 +1,7 @@
 """Leaves out what is certainly wrong in training pairs, and says what it was.
 
 A pair is left out where nobody who looked at it would keep it: a doubtful one stays.
-The first reading judges pairs one by one, in 34 bytes of memory for each, and compares
+The first reading judges pairs one by one, in 30 bytes of memory for each, and compares
 them; the second one asks for the languages. The next ones go by that.
 """
 
@@ -32,12 +32,10 @@ _MENDED = _RULES.index("entities")
 _BY_LANGUAGE = ("swapped", "language")
 _BAD = 255  # A bad line: it is reported where it is read.
 # What is kept of a pair: the rule that it breaks, a digest, the length (characters) and
-# the script of each side, the share of common words, whether it was not translated, the
-# number of words of that, and whether a mark ends each side.
-_PAIR = np.dtype("u1, u8, 2u4, 2u4, f4, ?, u2, 2?")
-_PAIR.names = (
-    "rule", "digest", "lengths", "scripts", "likeness", "same", "words", "ended"
-)  # fmt: skip
+# the script of each side, whether it was not translated, the number of words of that,
+# and whether a mark ends each side.
+_PAIR = np.dtype("u1, u8, 2u4, 2u4, ?, u2, 2?")
+_PAIR.names = ("rule", "digest", "lengths", "scripts", "same", "words", "ended")
 
 # Or a character of Windows-1252 that was read as Latin-1, such as a quotation mark.
 _ENTITY = re.compile(r"&(#\d+|#[xX][\da-fA-F]+|\w+);|[\x80-\x9f]")
@@ -51,10 +49,7 @@ _MOJIBAKE = re.compile(
 _WORD = re.compile(r"(?<!\S)[^\W\d_]+")
 _ADDRESS = re.compile("[!-~]{25,}")  # Or a line of dashes: a word of any length.
 
-# Untranslated texts of so many words are left out where this share of the pairs has
-# less than half its words in common: the languages are two.
-_COPIED = 4
-_UNLIKE = 0.7
+_COPIED = 4  # Words of a text that was not translated, where the languages are two.
 # A script that this share of the texts has is that of the language.
 _ONE_SCRIPT = 0.98
 # Names are written in Latin letters everywhere: only long texts of nothing else count.
@@ -145,9 +140,9 @@ def _cleaned(part, rules, found):
     """Returns a corpus without what breaks one of the rules; adds to what was found."""
     sample = []
     pairs = np.fromiter(_judged_rows(part, rules, sample), _PAIR)
-    _compare(pairs, rules)
-    broken = pairs["rule"]
     languages = Languages(sample)
+    _compare(pairs, rules, languages.are_two)
+    broken = pairs["rule"]
     lines = part.rows()
     for first in range(0, len(broken), _CHUNK):
         here = broken[first : first + _CHUNK]
@@ -204,7 +199,7 @@ def _character(entity):
 def _judged(texts, rules):
     """Returns what is kept of a pair, as a `_PAIR`."""
     if None in texts:
-        return _BAD, 0, (0, 0), (0, 0), 0, False, 0, (False, False)
+        return _BAD, 0, (0, 0), (0, 0), False, 0, (False, False)
     mended = tuple(map(_mended, texts)) if "entities" in rules else texts
     sides = [" ".join(text.split()) for text in mended]
     both = "\n".join(sides)
@@ -214,14 +209,12 @@ def _judged(texts, rules):
         "control": any(map(_CONTROL.search, mended)),
         "mojibake": not both.isascii() and _MOJIBAKE.search(both),
     }
-    source, target = (set(side.split()) for side in sides)
     is_same = sides[0] == sides[1]
     return (
         max((_RULES.index(name) for name in rules if broken.get(name)), default=0),
         int.from_bytes(hashlib.blake2b(both.encode(), digest_size=8).digest()),
         [len(_ADDRESS.sub("", side)) for side in sides],
         [*map(_script, sides)],
-        len(source & target) / max(len(source), len(target), 1),
         is_same,
         # A list of names may be the same in two languages.
         len(_WORD.findall(sides[0])) if is_same and not sides[0].istitle() else 0,
@@ -248,10 +241,9 @@ def _script_of(letter):
     return zlib.crc32(b"CJK" if is_japanese else name.encode())
 
 
-def _compare(pairs, rules):
+def _compare(pairs, rules, are_two):
     """Notes what breaks the rules by which pairs are compared with all others."""
-    good = pairs[pairs["rule"] <= _MENDED]
-    if not len(good):
+    if np.all(pairs["rule"] > _MENDED):
         return
 
     def leave_out(rule, which):
@@ -259,8 +251,7 @@ def _compare(pairs, rules):
             which = which & (pairs["rule"] <= _MENDED)
             pairs["rule"][which] = _RULES.index(rule)
 
-    if np.mean(good["likeness"] < 0.5) > _UNLIKE:
-        leave_out("identical", pairs["words"] >= _COPIED)
+    leave_out("identical", (pairs["words"] >= _COPIED) & are_two)
     lengths = pairs["lengths"].astype(np.float32)
     for side in range(2):
         scripts = pairs["scripts"][:, side]

@@ -28,9 +28,7 @@ _FEW_WORDS = 3
 # The search for a third language begins with this share: what is least like the others.
 _FIRST = 0.003
 _ROUNDS = 8
-# What joins the group in a round: evidence of a text, and for each trigram of it.
-_JOINS = 3.0
-_JOINS_TRIGRAM = 0.2
+_JOINS = 0.2  # For each trigram of a text that joins the group in a round.
 # The group is a language, and no topic, if nearly all texts with any evidence have
 # clear evidence. Where more pairs than this share are in it, somebody meant it.
 _NEARLY_ALL = 0.8
@@ -59,9 +57,7 @@ class Languages:
         differing = np.sum((means > 0).all(axis=0))
         self.are_two = differing >= max(_FEWEST, _TWO * means.shape[1])
         if self.are_two:
-            self._usual = np.median(means, axis=1, keepdims=True) / 2
-            may = self._may_be_third(sides, own / lengths)
-            self._thirds = [*map(_third, sides, may)]
+            self._thirds = [_third(side, _are_sentences(sides)) for side in sides]
 
     def wrong(self, pairs):
         """Returns which pairs are swapped, and which have a side in another language.
@@ -74,19 +70,14 @@ class Languages:
         own, lengths = self._own(sides)
         swapped = (own < -_SWAPPED).all(axis=0)
         third = np.array([*map(_Side.sums, sides, self._thirds)])
-        is_third = _is_clear(third, lengths) & self._may_be_third(sides, own / lengths)
-        other = is_third | ((own < -_UNTRANSLATED) & _is_clear(-own, lengths))
+        is_third = _is_clear(third, lengths) & _are_sentences(sides)
+        other = is_third | (own < -_UNTRANSLATED)
         return swapped, other.any(axis=0) & ~swapped
 
     def _own(self, sides):
         """Returns the evidence for the language of a text's own side, and lengths."""
         source, target = (side.sums(self._table) for side in sides)
         return np.array([source, -target]), np.array([side.lengths for side in sides])
-
-    def _may_be_third(self, sides, means):
-        """Returns where both are sentences, and the other one is as texts there are."""
-        long = [(x.words >= _FEW_WORDS) & (x.lengths >= _SHORT) for x in sides]
-        return np.all(long, axis=0) & (means > self._usual)[::-1]
 
 
 class _Side:
@@ -122,6 +113,11 @@ def _sides(pairs):
     return [*map(_Side, sides)]
 
 
+def _are_sentences(sides):
+    long = [(x.words >= _FEW_WORDS) & (x.lengths >= _SHORT) for x in sides]
+    return np.all(long, axis=0)
+
+
 def _evidence(one, other):
     """Returns the evidence of each trigram for the first of two languages.
 
@@ -143,7 +139,7 @@ def _third(side, may):
         inside = side.counts(group[side.texts])
         table = _evidence(inside, counts - inside)
         sums = side.sums(table)
-        group = may & (sums > np.maximum(_JOINS, _JOINS_TRIGRAM * side.lengths))
+        group = may & (sums > _JOINS * side.lengths)
     clear = np.sum(may & _is_clear(sums, side.lengths))
     is_language = clear > _NEARLY_ALL * np.sum(may & (sums > 0))
     is_fault = _FEWEST_THIRD <= clear <= _MOST_THIRD * len(may)
