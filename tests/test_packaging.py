@@ -184,7 +184,7 @@ def test_errors_advise_extras_that_can_be_installed(setup):
         assert "keras-transformer-seq2seq[" not in source, path
         calls = r"(?:how_to_install\(|required\([^)]*, )['\"]([\w-]+)['\"]\)"
         advised |= {*re.findall(calls, source)}
-    assert {"plots", "parquet", "import", "gpu-jax"} <= advised
+    assert {"plots", "import", "gpu-jax"} <= advised
     assert advised <= {*setup["options.extras_require"]}
 
 

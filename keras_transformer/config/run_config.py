@@ -24,10 +24,13 @@ CLEANING = {
     "empty": "one side is empty",
     "control": "control characters",
     "mojibake": "characters that were read in a wrong encoding",
-    "identical": "not translated, in more than 1 % of the pairs",
+    "identical": "not translated",
     "script": "another script than nearly all pairs have there",
     "ratio": "one side is much too long for the other",
+    "cut": "one side ends early, without the mark that ends the other",
     "duplicates": "the same pair again",
+    "swapped": "each side is in the language of the other",
+    "language": "one side is in another language than nearly all pairs have there",
 }
 # Enough for the 256 bytes and some letters.
 _FEWEST_PIECES = 300

@@ -1,7 +1,8 @@
 """Leaves out what is certainly wrong in training pairs, and says what it was.
 
 A pair is left out where nobody who looked at it would keep it: a doubtful one stays.
-One reading judges all pairs, in 27 bytes of memory for each; the next ones go by that.
+The first reading judges pairs one by one, in 30 bytes of memory for each, and compares
+them; the second one asks for the languages. The next ones go by that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.config.run_config import CLEANING, cleaning_rules
+from keras_transformer.text.languages import Languages
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import Mix, ParallelText, checked
 
@@ -27,11 +29,13 @@ _EXAMPLES = 3
 # The last rule that a pair breaks: a place in this.
 _RULES = ("", *CLEANING)
 _MENDED = _RULES.index("entities")
+_BY_LANGUAGE = ("swapped", "language")
 _BAD = 255  # A bad line: it is reported where it is read.
 # What is kept of a pair: the rule that it breaks, a digest, the length (characters) and
-# the script of each side, the share of common words, and whether it was not translated.
-_PAIR = np.dtype("u1, u8, 2u4, 2u4, f4, ?")
-_PAIR.names = ("rule", "digest", "lengths", "scripts", "likeness", "same")
+# the script of each side, whether it was not translated, the number of words of that,
+# and whether a mark ends each side.
+_PAIR = np.dtype("u1, u8, 2u4, 2u4, ?, u2, 2?")
+_PAIR.names = ("rule", "digest", "lengths", "scripts", "same", "words", "ended")
 
 # Or a character of Windows-1252 that was read as Latin-1, such as a quotation mark.
 _ENTITY = re.compile(r"&(#\d+|#[xX][\da-fA-F]+|\w+);|[\x80-\x9f]")
@@ -42,25 +46,35 @@ _SIGNS = "¡¢£¤¥¦§¨©ª¬\xad¯±´µ¶·¸¹º¼½¾¿€‚ƒ„†‡�
 _MOJIBAKE = re.compile(
     f"\ufffd|â€|Ä™|Ã[²³]|Â[{_SIGNS}®™°²³]|[ÃÄÅÐÑ][{_SIGNS}]|[à-ï][{_SIGNS}]{{2}}"
 )
-_WORD = re.compile(r"[^\W\d_]{2,}")
+_WORD = re.compile(r"(?<!\S)[^\W\d_]+")
 _ADDRESS = re.compile("[!-~]{25,}")  # Or a line of dashes: a word of any length.
 
-# Untranslated texts are left out where they are more than this share of the pairs, and
-# this share has less than half its words in common: the languages are two.
-_MOST_SAME = 0.01
-_FEW_SAME = 10
-_UNLIKE = 0.7
+_COPIED = 4  # Words of a text that was not translated, where the languages are two.
 # A script that this share of the texts has is that of the language.
 _ONE_SCRIPT = 0.98
 # Names are written in Latin letters everywhere: only long texts of nothing else count.
 _LONG_LATIN = 20
 _LONG_OTHER = 5
 _LATIN = zlib.crc32(b"LATIN")
-# Sides are out of proportion from this many characters, this factor beside the median
-# of all pairs, and this many times the deviation of most pairs.
+# The length of a side is compared with that of pairs of a similar length: so many, or a
+# sixteenth of all. It is odd from this factor and this many deviations.
+_ALIKE = 100
+_GROUPS = 16
 _LONG = 60
-_FACTOR = 6.0
-_DEVIATIONS = 6.0
+_FACTOR = 4.0
+_DEVIATIONS = 7.0
+# Deviations of a group are this large at least.
+_NARROW = 0.05
+# A side was cut if it lacks the mark that ends the other side, and is so much shorter
+# than usual as hardly a pair is by chance. A longer side lacks it by chance as often.
+_END_MARKS = tuple(".!?…。！？؟۔।")
+_CLOSING = "\"'’”“»」)] "
+_BY_CHANCE = 1 / 20_000
+_MARGIN = 1.3
+_SHORT = 20
+# Pairs that the languages are learned from, and those that are asked for at once.
+_SAMPLE = 20_000
+_CHUNK = 1024
 
 
 class Cleaning:
@@ -127,28 +141,48 @@ clean_pairs.__doc__ = (clean_pairs.__doc__ or "").replace(
 
 def _cleaned(part, rules, found):
     """Returns a corpus without what breaks one of the rules; adds to what was found."""
-    judged = (_judged(checked(fields)[0], rules) for _, fields in part.rows())
-    pairs = np.fromiter(judged, _PAIR)
-    _compare(pairs, rules)
-    broken = pairs["rule"].tobytes()
-
-    def judged_rows():
-        known = itertools.chain(broken, itertools.repeat(0))
-        return zip(part.rows(), known, strict=False)
+    sample = []
+    pairs = np.fromiter(_judged_rows(part, rules, sample), _PAIR)
+    languages = Languages(sample)
+    _compare(pairs, rules, languages.are_two)
+    broken = pairs["rule"]
+    lines = part.rows()
+    for first in range(0, len(broken), _CHUNK):
+        here = broken[first : first + _CHUNK]
+        chunk = [*itertools.islice(lines, _CHUNK)]
+        texts = [checked(fields)[0] for _, fields in chunk]
+        good = [("", "") if None in pair else pair for pair in texts]
+        for rule, which in zip(_BY_LANGUAGE, languages.wrong(good), strict=True):
+            if rule in rules:
+                here[which & (here <= _MENDED)] = _RULES.index(rule)
+        for (line, _), pair, rule in zip(chunk, texts, here, strict=True):
+            if 0 < rule < _BAD:
+                found.add(_RULES[rule], part.place(line, "source"), pair)
+    found.lines += len(broken)
 
     def rows():
-        for (line, fields), rule in judged_rows():
+        known = itertools.chain(broken.tobytes(), itertools.repeat(0))
+        for (line, fields), rule in zip(part.rows(), known, strict=False):
             if rule == _MENDED:
                 yield line, [*map(_mended, checked(fields)[0])]
             elif rule in (0, _BAD):
                 yield line, fields
 
-    found.lines += len(broken)
-    for (line, fields), rule in judged_rows():
-        if 0 < rule < _BAD:
-            found.add(_RULES[rule], part.place(line, "source"), checked(fields)[0])
-    left_out = sum(_MENDED < rule < _BAD for rule in broken)
-    return part.with_rows(rows, left_out)
+    left_out = np.sum((broken > _MENDED) & (broken < _BAD))
+    return part.with_rows(rows, int(left_out))
+
+
+def _judged_rows(part, rules, sample):
+    """Yields what is kept of each pair, and puts some of the pairs into a sample."""
+    every = 1
+    for number, (_, fields) in enumerate(part.rows()):
+        texts = checked(fields)[0]
+        if number % every == 0 and None not in texts:
+            sample.append(texts)
+        if len(sample) > _SAMPLE:
+            del sample[::2]
+            every *= 2
+        yield _judged(texts, rules)
 
 
 def _mended(text):
@@ -168,7 +202,7 @@ def _character(entity):
 def _judged(texts, rules):
     """Returns what is kept of a pair, as a `_PAIR`."""
     if None in texts:
-        return _BAD, 0, (0, 0), (0, 0), 0, False
+        return _BAD, 0, (0, 0), (0, 0), False, 0, (False, False)
     mended = tuple(map(_mended, texts)) if "entities" in rules else texts
     sides = [" ".join(text.split()) for text in mended]
     both = "\n".join(sides)
@@ -178,14 +212,16 @@ def _judged(texts, rules):
         "control": any(map(_CONTROL.search, mended)),
         "mojibake": not both.isascii() and _MOJIBAKE.search(both),
     }
-    source, target = (set(side.split()) for side in sides)
+    is_same = sides[0] == sides[1]
     return (
         max((_RULES.index(name) for name in rules if broken.get(name)), default=0),
         int.from_bytes(hashlib.blake2b(both.encode(), digest_size=8).digest()),
         [len(_ADDRESS.sub("", side)) for side in sides],
         [*map(_script, sides)],
-        len(source & target) / max(len(source), len(target), 1),
-        sides[0] == sides[1] and len(_WORD.findall(sides[0])) >= 3,
+        is_same,
+        # A list of names may be the same in two languages.
+        len(_WORD.findall(sides[0])) if is_same and not sides[0].istitle() else 0,
+        [side.rstrip(_CLOSING).endswith(_END_MARKS) for side in sides],
     )
 
 
@@ -208,19 +244,17 @@ def _script_of(letter):
     return zlib.crc32(b"CJK" if is_japanese else name.encode())
 
 
-def _compare(pairs, rules):
+def _compare(pairs, rules, are_two):
     """Notes what breaks the rules by which pairs are compared with all others."""
-    good = pairs[pairs["rule"] != _BAD]
+    if np.all(pairs["rule"] > _MENDED):
+        return
 
     def leave_out(rule, which):
         if rule in rules:
             which = which & (pairs["rule"] <= _MENDED)
             pairs["rule"][which] = _RULES.index(rule)
 
-    same = pairs["same"]
-    is_much = np.sum(same) > max(_FEW_SAME, _MOST_SAME * len(good))
-    if is_much and np.mean(good["likeness"] < 0.5) > _UNLIKE:
-        leave_out("identical", same)
+    leave_out("identical", (pairs["words"] >= _COPIED) & are_two)
     lengths = pairs["lengths"].astype(np.float32)
     for side in range(2):
         scripts = pairs["scripts"][:, side]
@@ -228,13 +262,47 @@ def _compare(pairs, rules):
         if len(names) and counts.max() >= _ONE_SCRIPT * counts.sum():
             long = np.where(scripts == _LATIN, _LONG_LATIN, _LONG_OTHER)
             is_other = (scripts > 0) & (scripts != names[counts.argmax()])
-            leave_out("script", is_other & (lengths[:, side] >= long) & ~same)
-    ratios = np.log((lengths[:, 1] + 5) / (lengths[:, 0] + 5))
-    away = np.abs(ratios - np.median(ratios))
-    most = max(np.log(_FACTOR), _DEVIATIONS * np.median(away))
-    leave_out("ratio", (away > most) & (lengths.max(axis=1) >= _LONG))
-    _, firsts, times = np.unique(pairs["digest"], True, return_counts=True)
+            is_other &= (lengths[:, side] >= long) & ~pairs["same"]
+            leave_out("script", is_other)
+    longer = lengths.max(axis=1)
+    away, deviations = _deviations(lengths, pairs["rule"] <= _MENDED)
+    is_odd = (np.abs(away) > np.log(_FACTOR)) & (np.abs(deviations) > _DEVIATIONS)
+    leave_out("ratio", is_odd & (longer >= _LONG))
+    lacking = pairs["ended"] @ [1, -1]  # The target, or with -1 the source.
+    shortness = -deviations * lacking
+    leave_out("cut", (shortness > _least_cut(shortness)) & (longer >= _SHORT))
+    kept = np.flatnonzero(pairs["rule"] <= _MENDED)
+    _, firsts, times = np.unique(pairs["digest"][kept], True, return_counts=True)
     again = np.ones(len(pairs), bool)
-    again[firsts] = False
+    again[kept[firsts]] = False
     # Where every pair comes again, somebody meant it.
-    leave_out("duplicates", again & (times.min() == 1))
+    leave_out("duplicates", again & np.any(times == 1))
+
+
+def _deviations(lengths, which):
+    """Returns how much longer than in some pairs a target is for its source.
+
+    That is the logarithm of a factor, and a number of deviations.
+    """
+    ratios = np.log((lengths[:, 1] + 5) / (lengths[:, 0] + 5))
+    away = np.zeros_like(ratios)
+    deviations = np.zeros_like(ratios)
+    order = np.argsort(lengths.sum(axis=1))
+    order = order[which[order]]
+    for alike in np.array_split(order, min(_GROUPS, 1 + len(order) // _ALIKE)):
+        away[alike] = ratios[alike] - np.median(ratios[alike])
+        deviation = 1.48 * np.median(np.abs(away[alike]))
+        deviations[alike] = away[alike] / max(_NARROW, deviation)
+    return away, deviations
+
+
+def _least_cut(shortness):
+    """Returns how many deviations too short a side without a mark was cut.
+
+    A normal distribution would have no more pairs beyond it by chance, nor has the file
+    among the longer sides without a mark.
+    """
+    chance = _BY_CHANCE * len(shortness)
+    usual = np.sum(shortness < -1) + 0.5
+    normal = np.sqrt(1 + 2 * np.log(max(1, usual / 2 / chance)))
+    return _MARGIN * max(normal, -np.sort(shortness)[int(chance)])

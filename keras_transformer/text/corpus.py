@@ -134,7 +134,8 @@ class Corpus:
             path = Path(folder, "pairs.ids")
             facts = self._kept(path, made_of) or self._write(path, made_of, console)
             self._ids, self._ends = read_ids(path)
-        self.bad_lines.count, self.bad_lines.examples = facts["bad_lines"]
+        bad = self.bad_lines
+        bad.count, bad.too_long, bad.examples = facts["bad_lines"]
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
         # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
@@ -377,7 +378,11 @@ class Corpus:
         facts = {
             "made_of": made_of,
             "num_pairs": num_pairs,
-            "bad_lines": [self.bad_lines.count, self.bad_lines.examples],
+            "bad_lines": [
+                self.bad_lines.count,
+                self.bad_lines.too_long,
+                self.bad_lines.examples,
+            ],
             "digest": digest(path),
         }
         write_json(path.with_suffix(".json"), facts)

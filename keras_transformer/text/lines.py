@@ -31,6 +31,7 @@ _UNPACK = "unpack it first, or pack it with gzip"
 _REFUSED = {
     b"PK\x03\x04": f"a spreadsheet (.xlsx, .ods) or a .zip: {_SHEET}, or {_UNPACK}",
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": f"a spreadsheet (.xls): {_SHEET}",
+    b"PAR1": "a Parquet file: give `open_pairs` what `pandas.read_parquet` returns",
     b"BZh91AY&SY": f"packed with bzip2: {_UNPACK}",
     b"\xfd7zXZ\x00": f"packed with xz: {_UNPACK}",
     b"\x28\xb5\x2f\xfd": f"packed with Zstandard: {_UNPACK}",

@@ -12,12 +12,7 @@ from typing import Any
 from keras_transformer.config.options import check_number
 from keras_transformer.text.lines import read_lines
 from keras_transformer.text.parallel_text import Mix, ParallelText
-from keras_transformer.text.table_files import (
-    chosen,
-    columns,
-    delimited,
-    parquet_fields,
-)
+from keras_transformer.text.table_files import chosen, columns, delimited
 from keras_transformer.text.xml_files import unit_rows
 
 _EXPECTED = (
@@ -25,6 +20,7 @@ _EXPECTED = (
     "set or the name of a file"
 )
 _NO_PAIR = "not source, one tab, target"
+_CURES = '`cut -f1,2 FILE` drops more columns, --delimiter ";" reads another mark'
 
 
 def open_pairs(
@@ -43,8 +39,7 @@ def open_pairs(
     | a file, and another as `target`                 | line by line                   |
     | a file                                          | source, tab, target on a line  |
     | a .csv or tab-separated file with a header      | two columns, named by the keys |
-    | a .parquet file                                 | two columns (needs PyArrow)    |
-    | a .tmx, or an .xlf or .xliff of XLIFF 1.2       | two languages of each unit     |
+    | a .tmx                                          | two languages of each unit     |
     | a list, a generator, any iterable of pairs      | its items                      |
     | a list, and another as `target`                 | item by item                   |
     | a pandas frame, a `datasets.Dataset`, an        | two columns, or two fields of  |
@@ -72,8 +67,7 @@ def open_pairs(
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ImportError: If PyArrow is needed and missing.
-        TypeError: If `source` holds no pairs.
+        TypeError: If `source` holds no pairs, or only one of two sides is a file.
         ValueError: If a path is a directory or a pipe, a file is damaged or no text, a
             column is missing, or keys or a `delimiter` are given for data without
             columns.
@@ -89,7 +83,13 @@ def open_pairs(
     keys = (source_key, target_key)
     options = (*keys, delimiter)
     _check_reading(delimiter, encoding)
-    if isinstance(source, (str, os.PathLike)):
+    is_file = isinstance(source, (str, os.PathLike))
+    if target is not None and isinstance(target, (str, os.PathLike)) != is_file:
+        raise TypeError(
+            "`source` and `target` must both be names of files or both hold sentences. "
+            f"Received: source={source!r:.50}, target={target!r:.50}"
+        )
+    if is_file:
         path = checked_path(source)
         if target is None:
             return _of_one_file(path, keys, delimiter, encoding)
@@ -127,16 +127,14 @@ def open_pairs(
 def _of_one_file(path, keys, delimiter, encoding):
     """Returns the pairs of a file, by the end of its name."""
     kind = Path(path.name.lower().removesuffix(".gz")).suffix
-    if kind == ".parquet":
-        return _numbered(parquet_fields(path, keys), [path], "{path}: row {line}")
-    if kind in (".tmx", ".xlf", ".xliff"):
+    if kind == ".tmx":
         rows, problem = unit_rows(path, keys)
     elif any(keys) or delimiter:
         comma = "," if kind == ".csv" else None
         rows, problem = delimited(path, delimiter or comma, keys, encoding)
     else:
         rows = functools.partial(_tab_separated, path, encoding)
-        problem = f"{_NO_PAIR} (`cut -f1,2 FILE` drops more columns)"
+        problem = f"{_NO_PAIR} ({_CURES})"
     return ParallelText(rows, [path], problem=problem)
 
 
@@ -222,9 +220,9 @@ def _tab_separated(path, encoding):
         )
 
 
-def _numbered(fields, files=(), place=None):
+def _numbered(fields):
     """Returns the pairs of a function that returns an iterator of fields."""
-    return ParallelText(lambda: enumerate(fields(), 1), files, place)
+    return ParallelText(lambda: enumerate(fields(), 1))
 
 
 def _check_reading(delimiter, encoding):
@@ -247,7 +245,7 @@ def _check_no_columns(options, what):
     if any(options):
         raise ValueError(
             "`source_key`, `target_key` and `delimiter` need data with columns: rows, "
-            f"a frame or a .csv, .tsv, .tmx or .parquet file. Received: {what}"
+            f"a frame or a .csv, .tsv or .tmx file. Received: {what}"
         )
 
 

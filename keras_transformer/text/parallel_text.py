@@ -40,7 +40,7 @@ class BadLines:
     def __init__(self, share: float):
         check_number("bad_line_share", share, minimum=0.0, maximum=1.0)
         self.share = share
-        self.lines = self.count = self._mistakes = 0
+        self.lines = self.count = self.too_long = 0
         self.examples: list[str] = []
         self._first = ""  # mistake
 
@@ -54,13 +54,14 @@ class BadLines:
         if len(self.examples) < EXAMPLES_KEPT:
             self.examples.append(example)
         if not is_mistake:
+            self.too_long += 1
             return
-        self._mistakes += 1
+        mistakes = self.count - self.too_long
         self._first = self._first or example
         allowed = max(_FEW, int(self.share * self.lines)) if self.share else 0
-        if self._mistakes > allowed:
+        if mistakes > allowed:
             raise ValueError(
-                f"{self._first}. Bad so far: {self._mistakes:,} of {self.lines:,} "
+                f"{self._first}. Bad so far: {mistakes:,} of {self.lines:,} "
                 f"lines. `bad_line_share` {self.share:g} allows {allowed:,}: correct "
                 "the file, or raise `bad_line_share` to skip more."
             )
@@ -70,7 +71,9 @@ class BadLines:
             return "no bad lines"
         more = self.count - len(self.examples)
         listed = "; ".join(self.examples) + (f"; and {more} more" if more else "")
-        return f"bad lines: {self.count} ({listed})"
+        numbers = {"bad lines": self.count - self.too_long, "too long": self.too_long}
+        counted = [f"{what}: {number}" for what, number in numbers.items() if number]
+        return f"{', '.join(counted)} ({listed})"
 
 
 class ParallelText:
@@ -80,8 +83,6 @@ class ParallelText:
         rows: Function that returns an iterator of line numbers and fields (bytes or
             strings). A good line has two fields.
         files: Files that `rows` reads.
-        place: Format of a place in messages, with `path` and `line`; default the file
-            and the line, or the row if there is no file.
         problem: What is wrong with a line of another number of fields.
 
     Attributes:
@@ -95,12 +96,11 @@ class ParallelText:
         self,
         rows: Callable[[], Iterable[tuple[int, Sequence]]],
         files: Sequence[Path] = (),
-        place: str | None = None,
         problem: str = "not source and target",
     ):
         self._rows = rows
         self.files = list(files)
-        self._place = place or ("{path}:{line}" if files else "row {line}")
+        self._place = "{path}:{line}" if files else "row {line}"  # In messages.
         self._problem = problem
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
@@ -185,7 +185,13 @@ class ParallelText:
             yield line, fields
         if not count:
             message = f"There are no pairs in {self.origin}."
-            if not self.files:
+            if self._left_out:
+                message = (
+                    f"No pair of {self.origin} is left: cleaning (--keep) or the pairs "
+                    f"held out for validation and test took all {self._left_out:,} "
+                    "lines."
+                )
+            elif not self.files:
                 message += (
                     " A generator can be read only once: give it to `open_pairs` and "
                     "use the result."

@@ -9,12 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_transformer.extras import required
 from keras_transformer.text.lines import opened
-
-# Characters of a CSV field. An unclosed quote turns the rest of the file into one
-# field, which must not fill the memory.
-_MAX_FIELD = 1 << 24
 
 
 def delimited(
@@ -25,7 +20,6 @@ def delimited(
     Without keys it has two columns and no header. Returns a function that yields
     numbered rows, and what is wrong with a row of another length.
     """
-    csv.field_size_limit(_MAX_FIELD)
     options = {"delimiter": delimiter}
     if delimiter is None:
         options = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
@@ -50,6 +44,11 @@ def delimited(
         if header is None:
             raise ValueError(f"{path} is empty.")
         names = header[1]
+        if len(names) == 1:
+            raise ValueError(
+                f"{path}:1: the header has one column, {names[0]!r}. Name the mark "
+                'between its columns with `delimiter` (--delimiter ";").'
+            )
         places = [names.index(key) for key in chosen(names, keys, str(path))]
 
     def rows():
@@ -59,22 +58,6 @@ def delimited(
 
     why = "as the header has" if any(keys) else "source and target"
     return rows, f"not {len(names)} columns, {why}"
-
-
-def parquet_fields(path: Path, keys: Sequence) -> Callable[[], Iterable]:
-    """Reads two columns of a Parquet file, or two fields of one column."""
-    need = "Reading Parquet files needs PyArrow"
-    parquet = required("pyarrow.parquet", need, "parquet")
-
-    def rows(names):
-        try:
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(1024, columns=names):
-                    yield from batch.to_pylist()
-        except ValueError as error:  # PyArrow's ArrowInvalid is one.
-            raise ValueError(f"{path} is not a Parquet file: {error}") from error
-
-    return columns(rows, keys, str(path))
 
 
 def columns(

@@ -1,4 +1,4 @@
-"""The units of translation memories: TMX, and XLIFF 1.2.
+"""The units of translation memories (TMX).
 
 Files are read unit by unit, so that they may be larger than the memory. Expat refuses
 entities that expand to much more than the file.
@@ -11,13 +11,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from keras_transformer.text.lines import unpacked
-from keras_transformer.text.parallel_text import SIDES
 from keras_transformer.text.table_files import chosen
 
 # Bytes that are parsed at once, where a line does not end before.
 _CHUNK = 1 << 16
-_HEADS = {"header", "file"}
-_UNITS = {"tu", "trans-unit"}
 # Elements that hold the codes of a format, and no text.
 _CODES = {"bpt", "ept", "it", "ph", "ut"}
 _LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -62,19 +59,16 @@ def _units(path):
         tag = _tag(element)
         if event == "start":
             opened.append((element, line))
-            if tag in _HEADS:
+            if tag == "header":
                 head = element.attrib
             continue
         _, line = opened.pop()
-        if tag not in _UNITS:
+        if tag != "tu":
             continue
         sides = {}
         for part in element:
             text = part.find("{*}seg")
             language = part.get(_LANGUAGE) or part.get("lang")
-            if (name := _tag(part)) in SIDES:
-                text = part
-                language = head.get(f"{name}-language", name)
             if language and text is not None:
                 sides.setdefault(_code(language), _text(text))
         yield line, _code(head.get("srclang") or next(iter(sides), "")), sides
@@ -106,7 +100,8 @@ def _tag(element):
 
 def _text(element):
     """Returns the text of an element without the codes of its format."""
-    parts = [element.text]
-    for part in element:
-        parts += [None if _tag(part) in _CODES else _text(part), part.tail]
-    return "".join(filter(None, parts))
+    for code in [part for part in element.iter() if _tag(part) in _CODES]:
+        tail = code.tail
+        code.clear()
+        code.tail = tail
+    return "".join(element.itertext())

@@ -1,16 +1,25 @@
 """What cleaning leaves out of training pairs, and above all what it does not."""
 
+import collections
 import itertools
+import os
+import random
+from pathlib import Path
 
 import pytest
 
+from keras_transformer.apps.quickstart.grammar import generate_pairs
 from keras_transformer.text import BadLines, clean_pairs, mixed_pairs, open_pairs
 from tests import tiny_run
 
 GOOD = [(f"This is sentence {n}.", f"Das ist Satz {n}.") for n in range(300)]
 GREEK = [(f"This is sentence {n}.", f"Αυτή είναι η πρόταση {n}.") for n in range(300)]
 CHINESE = [(f"This is sentence number {n}.", f"这是第{n}句。") for n in range(300)]
-UNTRANSLATED = [(f"One more sentence {n}!",) * 2 for n in range(11)]
+UNTRANSLATED = [(f"Here is another one {n}!",) * 2 for n in range(3)]
+SWAPPED = [pair[::-1] for pair in GOOD[:30]]
+FRENCH = [
+    (f"This is one more {n}.", f"En voici donc une phrase {n}.") for n in range(90)
+]
 LONG = "A long sentence that nobody would say in so few words as those over there."
 
 
@@ -44,9 +53,9 @@ RULES = [
     ),
     (
         "identical", GOOD, UNTRANSLATED,
-        [("Amsterdam", "Amsterdam"), ("1 2 3 4", "1 2 3 4"), ("Tom, Ann", "Tom, Ann")],
+        [("Amsterdam", "Amsterdam"), ("1 2 3 4", "1 2 3 4"), ("Read it here.",) * 2,
+         ("Tom Ann, Mary Miller",) * 2],
     ),
-    ("identical", GOOD, [], UNTRANSLATED[1:]),
     (
         "script", GOOD, [("Good morning.", "Доброе утро."), ("早上好早上好", "Gut")],
         [("the α ray", "α"), ("λόγος is Greek", "λόγος ist Griechisch"), ("1", "2")],
@@ -70,6 +79,15 @@ RULES = [
         [(LONG, "没人会这么说。")],
     ),
     (
+        "cut", GOOD,
+        [("This is sentence no. 1.", "Das ist"), ("This is", "Das ist Satz Nr. 91.")],
+        [("This is sentence 900.", "Das ist Satz 900"), ("Is it this sentence?", "Ja."),
+         ("This is sentence 900", "Das ist"), ("(This is sentence 9.)", "„Satz 91!“")],
+    ),
+    ("swapped", GOOD, SWAPPED, [("OK", "Sentence"), ("Satz", "OK")]),
+    ("language", GOOD, FRENCH[:30], [("This is Voici.", "Das ist Voici.")]),
+    ("language", GOOD, [], FRENCH),  # So many were meant.
+    (
         "duplicates", GOOD, [("This  is sentence 7. ", "Das ist\u00a0Satz 7.")],
         [("this is sentence 7.", "Das ist Satz 7."),
          ("This is sentence", "7. Das ist Satz 7.")],
@@ -86,7 +104,7 @@ def test_a_rule_leaves_out_what_is_wrong_and_no_more(rule, most, wrong, right):
     kept = [pair for pair in wrong if all(map(str.strip, pair))]
     found, counts = cleaned(pairs, keep=f"entities, {rule}")
     assert rule not in counts
-    assert len(found) == len(most + kept + right)
+    assert len(found) + counts.total() == len(most + kept + right)
     assert cleaned(pairs, keep="all")[1] == {}
 
 
@@ -138,6 +156,16 @@ TASKS = {
     "a tag a word": [("http://" + "a" * n, "PROPN") for n in range(200)],
     "tiny_run": tiny_run.PAIRS,
     "meant to come again": GOOD * 3,
+    "another language for each tag": [
+        (f"<{tag}> It is {n}", f"{text} {n}") for n in range(150)
+        for tag, text in (("de", "Das ist es"), ("fr", "C'est cela"))
+    ],
+    "one language": [
+        (f"Tom has {word} to do with it", f"Tom should have {word} for it again")
+        for word in DIGITS
+    ],
+    "names": [(f"Anna Miller {n}, Tom", f"Anna Miller {n} Tom") for n in ONES],
+    "a grammar": [*generate_pairs("train", 3000)],
 }  # fmt: skip
 
 
@@ -198,3 +226,97 @@ def test_a_file_that_changes_is_still_told(tmp_path):
     tiny_run.write_pairs(path, tiny_run.TRAIN + tiny_run.VALID)
     with pytest.raises(ValueError, match="changed after it was first read"):
         list(text.pairs())
+
+
+@pytest.mark.parametrize("bad", [("a\0", "b"), ("", "b"), ("a\x07", "b")])
+def test_a_bad_line_does_not_make_that_come_again_which_was_meant(bad):
+    text = clean_pairs([*GOOD, *GOOD, bad])
+    assert text.cleaning.counts["duplicates"] == 0
+    assert len([*text.pairs(BadLines(1.0))]) == 2 * len(GOOD)
+
+
+def test_what_is_left_of_nothing_is_told(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("\tx\n\ty\n", "utf-8")
+    for pairs, origin in (([("", "x")] * 2, "the program's rows"), (path, str(path))):
+        with pytest.raises(ValueError) as caught:
+            clean_pairs(pairs).count()
+        assert str(caught.value) == (
+            f"No pair of {origin} is left: cleaning (--keep) or the pairs held out "
+            "for validation and test took all 2 lines."
+        )
+
+
+# Faults that people have in their files, made in some of the pairs.
+
+# A language that is not like those two.
+OTHER_LETTERS = str.maketrans("aeioubcdfghlmnrst", "uaoeimvnkzwrtlbhd")
+
+
+def cut_in_the_middle(number, source, target):
+    if number % 2:
+        return source, target[: len(target) // 2].rstrip()
+    words = source.split()
+    return " ".join(words[: (len(words) + 1) // 2]), target
+
+
+FAULTS = {
+    "swapped": lambda n, source, target: (target, source),
+    "identical": lambda n, source, target: (source, source),
+    "cut": cut_in_the_middle,
+    "language": lambda n, source, target: (source, target.translate(OTHER_LETTERS)),
+}
+
+
+def with_fault(pairs, fault, number):
+    """The pairs, some of which have a fault, and which of them are good."""
+    pairs = list(pairs)
+    wrong = random.Random(1).sample(range(len(pairs)), number)
+    for place in wrong:
+        pairs[place] = FAULTS[fault](place, *pairs[place])
+    return pairs, [pair for n, pair in enumerate(pairs) if n not in {*wrong}]
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [("swapped", 198), ("identical", 170), ("language", 150), ("cut", 100)],
+)
+def test_a_fault_in_every_eleventh_pair_is_found(fault, least):
+    pairs, good = with_fault(generate_pairs("train", 2200), fault, 200)
+    found, counts = cleaned(pairs)
+    assert not collections.Counter(good) - collections.Counter(found)
+    assert len(pairs) - len(found) >= least
+    assert counts[fault] >= least
+
+
+# Corpora, and how many of the pairs left out of each are wrong indeed: their texts are
+# "@@", have nothing to do with each other, or are in the language of the other side.
+CORPORA = {
+    "tatoeba/train.en-es": 0,
+    "multi30k/train.en-de": 2,
+    "multi30k/train.en-fr": 0,
+    "iwslt15_envi/valid_tst2012.en-vi": 0,
+    "libreoffice_help/train.en-de": 18,
+    "libreoffice_help/train.en-pt": 8,
+    "flores_en_pt/test.en-pt": 0,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CORPORA)
+def test_real_corpora_lose_their_faults_and_hardly_anything_else(name):
+    path = Path(os.environ.get("CORPORA", "corpora"), f"{name}.tsv.gz")
+    if not path.exists():
+        pytest.skip(f"no corpora: CORPORA must name the folder of {name}.tsv.gz")
+    text = open_pairs(path)
+    counts = clean_pairs(text, keep="entities, duplicates").cleaning.counts
+    assert counts.total() - CORPORA[name] < text.count() / 5000
+    pairs = [pair[1:] for pair in text.pairs() if pair.source.count(" ") >= 5]
+    pairs = random.Random(1).sample(pairs, min(2200, len(pairs)))
+    for fault in FAULTS:
+        wrong, good = with_fault(pairs, fault, len(pairs) // 11)
+        found, _ = cleaned(wrong, keep="entities, control, duplicates")
+        lost = collections.Counter(good) - collections.Counter(found)
+        assert lost.total() <= 3
+        if fault != "cut":  # What is one depends on how often a mark is missing.
+            assert len(pairs) - len(found) - lost.total() > 0.8 * len(pairs) / 11

@@ -297,6 +297,7 @@ def test_over_long_and_invisible_pairs_are_left_out(tmp_path, tokenizers):
     config = DataConfig(max_length=8, bad_line_share=0.1)
     corpus = Corpus(open_pairs(source, target), tokenizers, config)
     assert (corpus.num_pairs, corpus.bad_lines.count) == (2, 3)
+    assert f"{corpus.bad_lines}".startswith(f"bad lines: 1, too long: 2 ({source}:2: ")
     long = [
         len(tokenizers.source.tokenize([text])[0]) + 1
         for text in ("two " * 20, "three " * 9)
@@ -382,14 +383,14 @@ def test_what_a_directory_keeps_is_not_made_again(made, text, tokenizers):
 def test_bad_lines_are_kept_and_the_share_is_asked_again(tmp_path, tokenizers):
     path, options = tmp_path / "a.tsv", {"directory": tmp_path / "corpus"}
     path.write_text("bad\none\ttwo\n")
-    bad = f"{path}:1: not source, one tab, target (`cut -f1,2 FILE` drops more columns)"
+    bad = f"{path}:1: not source, one tab, target ("
     for _ in range(2):
         corpus = Corpus(open_pairs(path), tokenizers, **options)
-        assert corpus.bad_lines.examples == [bad]
+        assert [x[: len(bad)] for x in corpus.bad_lines.examples] == [bad]
     with pytest.raises(ValueError, match=r"a\.tsv:1: not source.*share` 0 allows 0"):
         Corpus(open_pairs(path), tokenizers, STRICT, **options)
     facts = json.loads((tmp_path / "corpus" / "pairs.json").read_text())
-    assert facts["bad_lines"][0] == 1
+    assert facts["bad_lines"][:2] == [1, 0]
     ids, ends = read_ids(tmp_path / "corpus" / "pairs.ids")
     assert ends[[0, -1]].tolist() == [0, len(ids)] and len(ends) == 3
     (tmp_path / "corpus" / "pairs.json").write_text("{}")
