@@ -21,6 +21,7 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "tanh": "tanh",
 }
+_SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
 # Options of `MarianConfig` that do not change the logits.
 _IDLE = """
 _name_or_path _num_labels architectures attention_dropout activation_dropout
@@ -121,19 +122,20 @@ def import_hugging_face(path: str | Path) -> Translator:
     options = Options(read_json(path / "config.json"), path / "config.json")
     sizes = _sizes(options)
     size = options.number("vocab_size")
-    names = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
-    pad, end, start = map(options.number, names)
-    for name, row in zip(names, (pad, end, start), strict=True):
-        if not 0 <= row < size:
-            raise options.error(name, f"must be below `vocab_size`, {size}")
     options.one_of("decoder_vocab_size", size, None, default=size)
     scaled = options.one_of("scale_embedding", False, True, default=False)
-    options.pass_over(*_IDLE, *_SEARCH_NEEDED)
+    options.pass_over(*_IDLE, *_SEARCH_NEEDED, *_SPECIAL)
     options.check_none_left()
     search = options
     file = path / "generation_config.json"
     if file.exists():  # Without it `generate` uses the model's options.
         search = Options(read_json(file), file)
+    pad = _row("pad_token_id", size, options)
+    start = _row("decoder_start_token_id", size, search, options)
+    ends = {
+        "source": _row("eos_token_id", size, options),
+        "target": _row("eos_token_id", size, search, options),
+    }
     banned = _banned_rows(search, pad)
     vocabularies = []
     for side in ("source", "target"):
@@ -144,7 +146,7 @@ def import_hugging_face(path: str | Path) -> Translator:
             Vocabulary(
                 pieces=pieces,
                 model=(path / f"{side}.spm").read_bytes(),
-                end=end,
+                end=ends[side],
                 unknown=pieces.index("<unk>"),
                 start=start,
                 pad=pad,
@@ -174,6 +176,16 @@ def import_hugging_face(path: str | Path) -> Translator:
         tensors.pass_over(f"model.{side}.embed_positions.weight")
     tensors.check_none_left()
     return translator
+
+
+def _row(name, size, *files):
+    """Returns a special id by the first of some files that has it."""
+    options = next((o for o in files if o.values.get(name) is not None), files[-1])
+    value = options.values.get(name)
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if type(value) is not int or not 0 <= value < size:
+        raise options.error(name, f"must be one id below `vocab_size`, {size}")
+    return value
 
 
 def _sizes(options):

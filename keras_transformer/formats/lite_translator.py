@@ -343,6 +343,13 @@ def _of_fixed_lengths(runners, fixed):
     return {"translate": translate, "nbest": nbest}
 
 
+# What the translator reads of a description.
+_KEYS = {
+    *("tokenizers", "n_best", "lengths", "quantize", "max_source_length", "files"),
+    *("longest_output", "search", "sentence_rules", "span_rules", "carries_spans"),
+}
+
+
 def _read_description(directory):
     """Reads translator.json and checks the digests of its files."""
     path = directory / DESCRIPTION
@@ -353,13 +360,16 @@ def _read_description(directory):
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
         found = description["format"]
-    except (KeyError, TypeError, ValueError) as error:
+        lacks = sorted(_KEYS - description.keys())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged. Export it again.") from error
     if found not in _RUNTIMES:
         raise ValueError(
             f"{path} must have the format {' or '.join(_RUNTIMES)}. Export it again "
             f"with this version. Received: {found}"
         )
+    if lacks:
+        raise ValueError(f"{path} lacks {', '.join(lacks)}. Export it again.")
     for name, digest in description["files"].items():
         file = directory / name
         if not file.is_file():

@@ -1,5 +1,7 @@
 """Hugging Face's folders against the formulas in float64, and against its own model."""
 
+import json
+
 import numpy as np
 import pytest
 import sentencepiece
@@ -63,8 +65,11 @@ MODELS = {
 # Of the search, beside those that all of them have.
 GENERATION = {
     "relu, scaled": dict(renormalize_logits=True),
-    "deeper decoder": dict(renormalize_logits=False, min_length=5, max_new_tokens=9),
-}
+    "deeper decoder": dict(
+        renormalize_logits=False, min_length=5, max_new_tokens=9,
+        decoder_start_token_id=3, eos_token_id=[5],
+    ),
+}  # fmt: skip
 
 
 def model_of_transformers(folder, name):
@@ -103,7 +108,7 @@ def model_of_transformers(folder, name):
                 weight.add_(torch.randn(weight.shape) * 0.2)
         model.final_logits_bias.copy_(torch.randn(1, len(pieces)))
         model.final_logits_bias[0, 0] += 1.0
-    model.generation_config = transformers.GenerationConfig(
+    search = dict(
         num_beams=4,
         length_penalty=0.8,
         max_length=24,
@@ -112,8 +117,9 @@ def model_of_transformers(folder, name):
         eos_token_id=0,
         decoder_start_token_id=pad,
         early_stopping="never",
-        **GENERATION.get(name, {}),
     )
+    search |= GENERATION.get(name, {})
+    model.generation_config = transformers.GenerationConfig(**search)
     model.save_pretrained(folder)
     tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
     return torch, model, tokenizer, pieces
@@ -131,7 +137,8 @@ def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, nam
     pad = len(pieces) - 1
     width = max(map(len, sources)) + 1
     ids = torch.tensor([[*s, 0, *[pad] * (width - 1 - len(s))] for s in sources])
-    shifted = torch.tensor(np.concatenate([np.full((3, 1), pad), targets[:, :-1]], 1))
+    start = np.full((3, 1), model.generation_config.decoder_start_token_id)
+    shifted = torch.tensor(np.concatenate([start, targets[:, :-1]], 1))
     with torch.no_grad():
         expected = model(
             input_ids=ids, attention_mask=(ids != pad).long(), decoder_input_ids=shifted
@@ -152,6 +159,30 @@ def test_a_model_of_transformers_computes_and_writes_the_same(tmp_path, rng, nam
     assert len(set(expected)) > 10
     different = [i for i in range(200) if found[i].strip() != expected[i].strip()]
     assert not different
+
+
+def test_the_ids_of_generate_count_before_those_of_the_model(tmp_path, rng):
+    _, pieces = foreign.write_hugging_face(tmp_path, rng)
+    file = tmp_path / "generation_config.json"
+    ends = '"eos_token_id": {}, "num_beams": 2'
+    file.write_text(f'{{"decoder_start_token_id": 7, {ends.format([5])}}}')
+    translator = import_hugging_face(tmp_path)
+    # Start and end of an output, and the end of a source, which the tokenizer writes.
+    tokenizers = translator.tokenizers
+    assert tokenizers.target.pieces([1, 2]) == [pieces[7], pieces[5]]
+    assert tokenizers.source.pieces([2]) == [pieces[0]] == ["</s>"]
+    sides = translator.model.source_embedding, translator.model.target_embedding
+    vectors = [np.array(side.token_embedding.embeddings) for side in sides]
+    rows = [ids_of(tokenizers.source)[pieces[i]] for i in (7, 5)]
+    np.testing.assert_array_equal(vectors[1][1:3], vectors[0][rows])
+    for found in ([0, 5], [], None, len(pieces), True):
+        file.write_text(f"{{{ends.format(json.dumps(found))}}}")
+        if found is None:  # The file says nothing of it.
+            target = import_hugging_face(tmp_path).tokenizers.target
+            assert target.pieces([2]) == ["</s>"]
+            continue
+        with pytest.raises(ValueError, match="n_config.json: `eos_token_id` must be"):
+            import_hugging_face(tmp_path)
 
 
 def test_texts_are_cut_as_by_the_vocabulary_and_the_sentencepiece_models(tmp_path, rng):
