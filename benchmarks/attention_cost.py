@@ -42,9 +42,11 @@ def make_layer(kind: str, sizes: Sizes):
     """
     import keras
 
-    from keras_transformer.nn.layers.linear_attention import LinearAttention
-    from keras_transformer.nn.layers.local_attention import LocalAttention
-    from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
+    from keras_transformer import MultiHeadAttention
+
+    sys.path.append(str(Path(__file__).parents[1] / "examples"))
+    from linear_attention import LinearAttention
+    from local_attention import LocalAttention
 
     heads, width = sizes.heads, sizes.width
     if kind == "full attention":

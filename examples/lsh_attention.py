@@ -13,14 +13,10 @@ import keras_transformer.quiet
 import keras
 from keras import ops
 from linformer_attention import train
+from local_attention import join_blocks, split_blocks, with_neighbours
 
 import keras_transformer as kt
 from keras_transformer.nn.layers.basic import project
-from keras_transformer.nn.layers.local_attention import (
-    join_blocks,
-    split_blocks,
-    with_neighbours,
-)
 
 # Score of a position with itself, as in the paper: any other position wins.
 OWN_SCORE = -1e5
@@ -87,8 +83,8 @@ class LSHAttention(kt.MultiHeadAttention):
             )
         denses = [self.query_dense, self.value_dense]
         queries, values = project(denses, query, self.query_scale, weights)
-        queries = self._split(queries, self.query_heads)
-        values = self._split(values, self.value_heads)
+        queries = self._split(queries, query, self.query_heads)
+        values = self._split(values, query, self.value_heads)
         return queries, queries, values
 
     def attend(

@@ -14,6 +14,7 @@ import keras_transformer.quiet
 import keras
 import numpy as np
 from keras import ops
+from linear_attention import LinearAttention
 from linformer_attention import train
 
 import keras_transformer as kt
@@ -23,7 +24,7 @@ LARGEST_EXPONENT = 64.0
 
 
 @keras.saving.register_keras_serializable(package="examples")
-class PerformerAttention(kt.LinearAttention):
+class PerformerAttention(LinearAttention):
     """Multi-head attention with an approximate softmax.
 
     With x = q or k over K^(1/4) and Gaussian vectors w_1 to w_F, orthogonal in blocks

@@ -13,13 +13,13 @@ import keras_transformer.quiet
 import keras
 import numpy as np
 from keras import ops
+from local_attention import LocalAttention
 from sklearn.linear_model import LogisticRegression
 
 import keras_transformer as kt
 
 STEP, BANDS = 220, 40  # Samples a frame, of 22,050 a second; mel bands.
-# Frames on each side that attention sees.
-LOCAL = dict(attention="local", attention_window=25, attention_dropout_rate=0.0)
+WINDOW = 25  # Frames on each side that attention sees.
 VOICES = "en+m1 en+m2 en+m3 en+m4 en+f1 en+f2 en+f3 en+f4 en-us+m7 en-us+f5".split()
 
 
@@ -84,6 +84,17 @@ def make_model(
     return kt.ExactModel(frames, logits)
 
 
+class LocalLayer(kt.EncoderLayer):
+    def make_attention(self, name, d_model):
+        sizes = self.num_heads, d_model // self.num_heads
+        return LocalAttention(*sizes, WINDOW, dtype=self.dtype_policy, name=name)
+
+
+class LocalStack(kt.EncoderStack):
+    def make_encoder_layer(self, name):
+        return LocalLayer(**self.config.layer_options(), name=name)
+
+
 def main(arguments=None, speak=spoken):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=("digits", "voice"), default="digits")
@@ -99,8 +110,9 @@ def main(arguments=None, speak=spoken):
     new_x, *new_y = record(options.recordings // 4, *new, speak, 2)
     y, new_y = (tags if is_digits else who for tags, who in (y, new_y))
     sizes = dict(num_layers=2, d_model=64, d_ff=128, num_heads=4, norm_first=True)
-    config = kt.EncoderConfig(use_bias=True, **LOCAL, **sizes)
-    model = make_model(config, 12 if is_digits else 9, per_frame=is_digits)
+    config = kt.EncoderConfig(**sizes)
+    classes = 12 if is_digits else 9
+    model = make_model(config, classes, is_digits, LocalStack)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.002), loss, jit_compile=False)
     model.fit(x, y, batch_size=16, epochs=options.epochs, verbose=2)

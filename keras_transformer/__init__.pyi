@@ -40,8 +40,6 @@ from .nn.layers import (
     DecoderLayer as DecoderLayer,
     EncoderLayer as EncoderLayer,
     FeedForward as FeedForward,
-    LinearAttention as LinearAttention,
-    LocalAttention as LocalAttention,
     MultiHeadAttention as MultiHeadAttention,
     PositionalEmbedding as PositionalEmbedding,
     PositionalEncoding as PositionalEncoding,
@@ -59,7 +57,6 @@ from .nn.losses import (
 )
 from .nn.masks import (
     causal_mask as causal_mask,
-    local_window_mask as local_window_mask,
     padding_mask as padding_mask,
     valid_length_mask as valid_length_mask,
 )

@@ -160,7 +160,6 @@ ERRORS = {
     "kt.EncoderLayer(2, 8)(X[0])": "`inputs`...(B, T, D)",
     "kt.CausalLayer(2, 8)(X[None])": "`inputs`...(B, T, D",
     "kt.DecoderLayer(2, 8)(X, OTHER[0])": "`value`...(7, 6)",
-    "kt.LocalAttention(2, 4, 3)(X[None])": "`query`, `value` and `key` must",
     "kt.FeedForward(8)(X[0, 0])": "ndim",
     "kt.DecoderLayer(2, 8)(X)": (TypeError, "encoder_output"),
     # Widths: unknown ones, and sub-layers of another one.
@@ -169,8 +168,7 @@ ERRORS = {
             f"`{name}` must have a last axis of known size...{layer.partition('(')[0]}"
             " is built for. Received: shape (None, None, None)"
         for name, layers in {
-            "query": ("MultiHeadAttention(2, 3)", "LocalAttention(2, 4, 3)",
-                      "LinearAttention(2, 4)"),
+            "query": ("MultiHeadAttention(2, 3)",),
             "inputs": ("EncoderLayer(2, 8)", "CausalLayer(2, 8)", "SSRU()",
                        "FeedForward(8)", "PositionalEncoding('learned', 9)"),
         }.items()
@@ -211,10 +209,7 @@ ERRORS = {
     "kt.EncoderLayer(2, 8)(X, mask=full(2, 4))": "`mask` must fit the inputs",
     "kt.DecoderLayer(2, 8)(X, OTHER, encoder_output_mask=full(2, 5))":
         "`mask` must fit the inputs, ... = (2, None, 5, 7)",
-    "kt.LocalAttention(2, 4, 3)(X, mask=full(1, 5, 5))": SAME_MASK,
-    "kt.LinearAttention(2, 4)(X, mask=full(1, 5, 5))": SAME_MASK,
     "kt.SSRU()(X, mask=full(1, 5, 5))": SAME_MASK,
-    "masks.local_window_mask(3, window=-1)": "`window` must be at least 0...=-1",
     "masks.valid_length_mask(3, 3)": "`valid_lengths` must have the shape",
     "masks.valid_length_mask([[[1]]], 3)": "`valid_lengths` must have the sh",
     "masks.attention_mask(IDS * 1.0)": (TypeError, "`mask` must be boolean...float64"),
@@ -232,18 +227,6 @@ ERRORS = {
         "`positions` need self-attention",
     "kt.RotaryPositions(base=1)": "`base` must be above 1",
     "kt.AlibiPositions(after=0)": "`after` must be above 0",
-    "kt.LocalAttention(2, 4, 0)": "`window` must be a pos",
-    "kt.LinearAttention(2, 4, dropout=0.1)": "`dropout` must be left out: L",
-    "kt.LinearAttention(2, 4, num_key_value_heads=1)":
-        "`num_key_value_heads` must be left out",
-    'kt.LinearAttention(2, 4, positions="alibi")':
-        "`positions` must be left out: LinearAttention",
-    "kt.LinearAttention(2, 4)(X, return_attention_scores=True)":
-        "`return_attention_scores` must be False: LinearAttention has no",
-    "kt.LinearAttention(2, 4)(X, OTHER, use_causal_mask=True)":
-        "`use_causal_mask` needs as many queries as keys...5 and 7",
-    "kt.LocalAttention(2, 4, 3, flash_attention=True)": NO_FLASH + "...blocks",
-    "kt.LinearAttention(2, 4, flash_attention=True)": NO_FLASH + "...softmax",
     "example('relu_attention').ReluAttention(2, 4, flash_attention=True)(X)":
         NO_FLASH + "...`weigh` is another function",
     "example('additive_attention').MultiHeadAdditiveAttention(2, 4, "
@@ -300,10 +283,8 @@ ERRORS = {
         (TypeError, "`layer` must be a ...and no subclass...OtherAttention"),
     "kt.MultiHeadAttention.from_keras(theirs(rounded=True))":
         "convert it first, then quantize",
-    **{
-        f"kt.{kind}.from_keras(theirs())": (TypeError, f"no counterpart of {kind}")
-        for kind in ("LocalAttention", "LinearAttention")
-    },
+    "example('relu_attention').ReluAttention.from_keras(theirs())":
+        (TypeError, "no counterpart of ReluAttention"),
     # Adapters.
     "kt.enable_lora(built(kt.FeedForward(8), (None, 5, 6)), 0)":
         "`rank` must be a positive integer",
@@ -549,8 +530,6 @@ CONFIGS = (
 NUMBERS = {
     # Layers.
     "kt.MultiHeadAttention, **SIZED": f"{HEADS}; dropout",
-    "kt.LocalAttention, **SIZED, window=3": f"{HEADS} window; dropout",
-    "kt.LinearAttention, **SIZED": "num_heads key_dim value_dim?",
     "kt.EncoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.CausalLayer, **SUBLAYER": numbers_of(SublayerConfig),
     "kt.DecoderLayer, **SUBLAYER": numbers_of(SublayerConfig),
@@ -569,7 +548,6 @@ NUMBERS = {
     "kt.padding_mask, IDS": "pad_id-",
     "kt.causal_mask, length=3": "length num_keys?",
     "kt.valid_length_mask, [1]": "length",
-    "kt.local_window_mask, length=3, window=1": "length window",
     # Losses, metrics, optimizers.
     "kt.MaskedCrossentropy": "pad_id-; label_smoothing",
     "kt.TokenDistillation": "; temperature",

@@ -16,7 +16,6 @@ from keras_transformer import (
     EncoderLayer,
     EncoderStack,
     ExportedTranslator,
-    LocalAttention,
     MaskedAccuracy,
     MaskedCrossentropy,
     MultiHeadAttention,
@@ -43,9 +42,9 @@ attention = MultiHeadAttention(2, 16, positions="rotary", activity_regularizer="
 reveal_type(attention)  # is: MultiHeadAttention
 MultiHeadAttention(2, 16, positions="rotray")  # error: Argument "positions" to
 MultiHeadAttention(2, 16, use_gate=True)  # error: Unexpected keyword argument
-LocalAttention(2, 16, window=4, use_bias=False, dtype="float32")
-LocalAttention(2, 16)  # error: Missing positional argument "window"
-EncoderLayer(2, 8, attention="lokal")  # error: Argument "attention" to
+MultiHeadAttention(2)  # error: Missing positional argument "key_dim"
+DecoderLayer(2, 8, attention="lokal")  # error: Argument "attention" to
+EncoderLayer(2, 8, attention="ssru")  # error: Unexpected keyword argument "attention"
 mask = causal_mask(5)
 reveal_type(mask)  # is: Tensor
 reveal_type(mask[None] + 1)  # is: Tensor

@@ -19,7 +19,9 @@ import keras_transformer as kt
 
 sys.path.append(str(Path(__file__).parents[1]))
 from encoder_parts import FeatureEmbedding  # noqa: E402
+from linear_attention import LinearAttention  # noqa: E402
 from linformer_attention import LinformerAttention  # noqa: E402
+from local_attention import LocalAttention  # noqa: E402
 from lsh_attention import LSHAttention  # noqa: E402
 from performer_attention import PerformerAttention  # noqa: E402
 
@@ -46,8 +48,8 @@ def attentions(length):
     return {
         "mean of all": Mean,
         "full": lambda: kt.MultiHeadAttention(*sizes),
-        "local": lambda: kt.LocalAttention(*sizes, window=few),
-        "linear": lambda: kt.LinearAttention(*sizes),
+        "local": lambda: LocalAttention(*sizes, window=few),
+        "linear": lambda: LinearAttention(*sizes),
         "performer": lambda: PerformerAttention(*sizes, seed=1),
         "linformer": lambda: LinformerAttention(*sizes, length, few),
         "lsh": lambda: LSHAttention(*sizes, buckets, few, seed=1),

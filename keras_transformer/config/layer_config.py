@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from keras_transformer.config.options import (
     LAYERS,
     RATE,
-    ROWS,
     UNITS,
     Config,
     documented,
@@ -51,21 +50,17 @@ def check_even(name, width, positions):
         )
 
 
-class AttentionKind(NamedTuple):
-    """Options that a kind of self-attention accepts."""
-
-    needs_window: bool = False  # requires `attention_window`
-    takes_positions: bool = True  # can use positions inside self-attention
-    has_weights: bool = True  # has attention weights: dropout, heads that share keys
+# Self-attention of causal layers.
+CAUSAL_KINDS = ("dot-product", "ssru")
 
 
-# A new kind is an entry here and a class in `_KINDS` of nn/layers/transformer_layer.py.
-ATTENTION_KINDS: dict[str, AttentionKind] = {
-    "dot-product": AttentionKind(),
-    "local": AttentionKind(needs_window=True),
-    "linear": AttentionKind(takes_positions=False, has_weights=False),
-    "ssru": AttentionKind(takes_positions=False),
-}
+def check_ssru(name, kind, positions):
+    """Raises `ValueError` for positions inside an SSRU, named by an option."""
+    if kind == "ssru" and positions is not None:
+        raise ValueError(
+            "`positions` must be vectors added to the input of an SSRU. Received: "
+            f"{name}='ssru', positions={positions!r}"
+        )
 
 
 def _dropout_rate(default):
@@ -95,15 +90,6 @@ class SublayerConfig(Config):
         1e-6, "constant added to the variance in layer normalisation", above=0.0
     )
     use_bias: bool = option(False, "add biases to the attention projections")
-    attention: str = option(
-        "dot-product",
-        "self-attention of encoder and decoder: the paper's, in a window, linear in "
-        "the length, or an SSRU (causal layers only)",
-        choices=tuple(ATTENTION_KINDS),
-    )
-    attention_window: int | None = option(
-        None, "positions on each side that local attention sees", **ROWS
-    )
     num_key_value_heads: int | None = option(
         None, "heads of keys and values, a divisor of num_heads; default all", **UNITS
     )
@@ -117,45 +103,11 @@ class SublayerConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        kind = ATTENTION_KINDS[self.attention]
-        attention = f"attention={self.attention!r}"
-        if kind.needs_window != (self.attention_window is not None):
-            raise ValueError(
-                "`attention_window` must be given with attention='local', and with no "
-                f"other. Received: {attention}, "
-                f"attention_window={self.attention_window}"
-            )
         check_groups(self.num_heads, self.num_key_value_heads)
-        for name, neutral, value in (
-            ("num_key_value_heads", None, self.num_key_value_heads),
-            ("attention_dropout_rate", 0, self.rate(self.attention_dropout_rate)),
-        ):
-            if value and not kind.has_weights:
-                raise ValueError(
-                    f"`{name}` must be {neutral} with {attention}, which has no "
-                    f"attention weights. Received: {attention}, {name}={value}"
-                )
 
     def rate(self, own: float | None) -> float:
         """Returns the rate of a part: its own, or `dropout_rate` in place of `None`."""
         return self.dropout_rate if own is None else own
-
-    def check_both_sides_seen(self, remedy: str = "") -> None:
-        """Raises `ValueError`, with a remedy, for causal attention."""
-        if self.attention == "ssru":
-            raise ValueError(
-                "`attention` must not be 'ssru', which sees only the past, in a layer "
-                f"that sees all positions{remedy}. Received: attention='ssru'"
-            )
-
-    def check_positions_in_attention(self, positions: Any) -> None:
-        """Raises `ValueError` if this kind of attention cannot use `positions`."""
-        kind = self.attention
-        if positions is not None and not ATTENTION_KINDS[kind].takes_positions:
-            raise ValueError(
-                f"`positions` must be vectors added to the input of {kind} attention. "
-                f"Received: attention={kind!r}, positions={positions!r}"
-            )
 
 
 @documented
@@ -170,7 +122,6 @@ class LayerConfig(SublayerConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.check_positions_in_attention(self.relative_positions)
         key_dim = head_width(self.d_model, self.num_heads, self.key_dim)
         check_even("key_dim", key_dim, self.relative_positions)
 
@@ -197,7 +148,3 @@ class EncoderConfig(LayerConfig):
         "positions inside self-attention; default none",
         choices=RELATIVE_POSITIONS,
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        self.check_both_sides_seen()

@@ -6,9 +6,11 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from keras_transformer.config.layer_config import (
+    CAUSAL_KINDS,
     RELATIVE_POSITIONS,
     LayerConfig,
     check_even,
+    check_ssru,
 )
 from keras_transformer.config.options import (
     LAYERS,
@@ -89,10 +91,10 @@ class TransformerConfig(TokenModelConfig):
         False, "normalise the sum of embedding and position, before its dropout"
     )
     decoder_self_attention: str = option(
-        "attention",
-        "self-attention of decoder layers: that of `attention`, or an SSRU, whose "
-        "state does not grow with the length",
-        choices=("attention", "ssru"),
+        "dot-product",
+        "self-attention of decoder layers: the paper's, or an SSRU, whose state does "
+        "not grow with the length",
+        choices=CAUSAL_KINDS,
     )
     output_bias: bool = option(False, "add a bias to the logits")
     unknown_id: int = option(3, "id of an unknown piece", minimum=0)
@@ -140,10 +142,6 @@ class TransformerConfig(TokenModelConfig):
 
     def __post_init__(self):
         super().__post_init__()
-        self.check_both_sides_seen(
-            ", such as the encoder's: give decoder_self_attention='ssru' to use it in "
-            "the decoder only"
-        )
         source = self.source_vocabulary_size
         target = self.target_vocabulary_size
         self.check_tied_embeddings(
@@ -151,14 +149,8 @@ class TransformerConfig(TokenModelConfig):
             f"source_vocabulary_size={source}, target_vocabulary_size={target}",
         )
         self._check_special_ids(min(source, target))
-        is_ssru = self.decoder_self_attention == "ssru"
-        if is_ssru and (self.attention != "dot-product" or self.relative_positions):
-            raise ValueError(
-                "`decoder_self_attention` must be 'attention' with another `attention` "
-                "or rotary or alibi `positions`: an SSRU has none. Received: "
-                f"decoder_self_attention='ssru', attention={self.attention!r}, "
-                f"positions={self.positions!r}"
-            )
+        kind = self.decoder_self_attention
+        check_ssru("decoder_self_attention", kind, self.relative_positions)
         if not self.relative_positions:
             check_even("d_model", self.d_model, self.positions)
 
@@ -204,7 +196,15 @@ class LanguageModelConfig(TokenModelConfig):
         choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
+    attention: str = option(
+        "dot-product", "the paper's self-attention, or an SSRU", choices=CAUSAL_KINDS
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        check_ssru("attention", self.attention, self.relative_positions)
         self._check_special_ids(self.vocabulary_size)
+
+    def layer_options(self) -> dict[str, Any]:
+        """Returns the arguments of a `CausalLayer`."""
+        return super().layer_options() | {"attention": self.attention}

@@ -178,8 +178,8 @@ def check_number(
 ) -> None:
     """Raises `ValueError` unless a value is an int or float within `bounds`.
 
-    A tensor, whose value a graph does not know, is not checked. `rule` replaces the
-    words of the error.
+    A tensor or a symbolic size, whose value a graph does not know, is not checked.
+    `rule` replaces the words of the error.
     """
     accepted = numbers.Integral if kind is int else numbers.Real
     # The order suits PyTorch's compiler, for which a size is an int without attributes.
@@ -188,13 +188,18 @@ def check_number(
         if is_within and (kind is int or _is_meant(value, finite)):
             return
         expected = _in_words(bounds) if not is_within else "finite"
-    elif (optional and value is None) or (or_tensor and hasattr(value, "shape")):
+    elif (optional and value is None) or (or_tensor and _is_symbolic(value)):
         return
     else:
         expected = "an integer" if kind is int else "a number"
         expected = f"None or {expected}" if optional else expected
         expected += f", {_in_words(bounds)}" if bounds else ""
     raise ValueError(f"`{name}` must be {rule or expected}. Received: {name}={value!r}")
+
+
+def _is_symbolic(value):
+    """Whether it can be a tensor or one of JAX's sizes that are not known."""
+    return hasattr(value, "__sub__") and not isinstance(value, numbers.Number)
 
 
 def _is_meant(number, finite):

@@ -86,8 +86,7 @@ def _check_model(model):
         "activation": sizes.activation not in _ACTIVATIONS,
         "key_dim": key_dim * sizes.num_heads != sizes.d_model,
         "value_dim": sizes.value_dim not in (None, key_dim),
-        "decoder_self_attention": sizes.decoder_self_attention != "attention",
-        "attention": sizes.attention != "dot-product",
+        "decoder_self_attention": sizes.decoder_self_attention == "ssru",
         "positions": sizes.relative_positions is not None,
         "num_key_value_heads": sizes.num_key_value_heads not in (None, sizes.num_heads),
     }

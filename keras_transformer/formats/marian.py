@@ -273,7 +273,7 @@ def _sizes(options):
             "must be 'dan', or 'da' with `transformer-preprocess` and "
             "`transformer-postprocess-top` 'n'",
         )
-    kinds = {"self-attention": "attention", "rnn": "ssru"}
+    kinds = {"self-attention": "dot-product", "rnn": "ssru"}
     kind = kinds[one_of("decoder-autoreg", *kinds, default="self-attention")]
     if kind == "ssru":
         options.one_of("dec-cell", "ssru")

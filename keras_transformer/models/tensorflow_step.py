@@ -60,12 +60,20 @@ def _update(strategy, model, verdict, gradients, targets):
     # The same in each replica.
     verdict = Verdict(*[strategy.experimental_local_results(x)[0] for x in verdict])
     run = strategy.extended.call_for_each_replica
+    is_scaling = inner_optimizer(model.optimizer) is not model.optimizer
+    if not (is_scaling or tf.distribute.has_strategy()):
+        # In a replica, which scaling needs, Keras' sum makes TensorFlow keep the graph.
+        run = _call
     if model._update.sums:
         own = (model, gradients, targets)
         tf.cond(verdict.applies, lambda: run(_accumulate, own), lambda: None)
     means = (model, gradients, verdict.targets)
     tf.cond(verdict.updates, lambda: run(_apply, means), lambda: None)
     model._update.note(verdict)
+
+
+def _call(function, arguments):
+    return function(*arguments)
 
 
 def _accumulate(model, gradients, targets):
@@ -81,7 +89,7 @@ def _apply(model, gradients, targets):
     context = tf.distribute.get_replica_context()
     optimizer = model.optimizer
     scale = optimizer.scale_loss(1.0)
-    replicas = context.num_replicas_in_sync
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
     means = model._update.mean_gradient(gradients, targets, scale)
     if replicas > 1:
         # Keras clips and checks the scaled loss before it sums.

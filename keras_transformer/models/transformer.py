@@ -157,9 +157,10 @@ class Transformer(Seq2Seq):
     def make_decoder_layer(self, name: str) -> keras.layers.Layer:
         """Returns the decoder layer `name`; override to replace it."""
         options = self.config.layer_options()
-        if self.config.decoder_self_attention == "ssru":
-            options["attention"] = "ssru"
-        return DecoderLayer(**options, dtype=self.dtype_policy, name=name)
+        kind = self.config.decoder_self_attention
+        return DecoderLayer(
+            **options, attention=kind, dtype=self.dtype_policy, name=name
+        )
 
     def build(self, input_shape: tuple[Shape, Shape] | None = None) -> None:
         config = self.config

@@ -86,39 +86,8 @@ def valid_length_mask(valid_lengths: TensorLike, length: int | TensorLike) -> Te
     return ops.arange(length, dtype="int32") < valid_lengths[:, :, None]
 
 
-def local_window_mask(
-    length: int | TensorLike, window: int, causal: bool = False
-) -> Tensor:
-    """Returns a mask of the keys that are at most `window` positions away.
-
-    Args:
-        length: Number of positions, T; an integer or a scalar tensor.
-        window: Positions on each side that a query attends to.
-        causal: Whether later positions are excluded.
-
-    Returns:
-        Boolean tensor (1, T, T).
-
-    Raises:
-        ValueError: If a number is negative.
-
-    Example:
-        >>> local_window_mask(3, window=1)[0, 0]  # [True, True, False]
-    """
-    _check_count("length", length)
-    check_number("window", window, int, minimum=0)
-    places = ops.arange(length, dtype="int32")
-    return within_window(places[:, None], places, window, causal)[None]
-
-
 def _check_count(name, count, optional=False):
     check_number(name, count, int, optional=optional, or_tensor=True, minimum=0)
-
-
-def within_window(queries, keys, window, causal=False):
-    """Returns which keys are within the windows of queries, given positions."""
-    ahead = 0 if causal else window
-    return (keys >= queries - window) & (keys <= queries + ahead)
 
 
 def attention_mask(mask: TensorLike | None) -> Tensor | None:

@@ -208,22 +208,6 @@ def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
         seen.of("decoder")
 
 
-def test_linear_attention_has_no_weights_to_show_and_local_attention_has():
-    def seen_with(**options):
-        model = tiny_run.model(**options)
-        translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
-        return plots.sentence_attention(translator, TEXT, TRANSLATION)
-
-    seen = seen_with(attention="linear", attention_dropout_rate=0.0)
-    for kind in ("encoder", "decoder"):
-        with pytest.raises(ValueError, match=f"kind='{kind}' records no weights"):
-            seen.of(kind)
-    seen.of("cross")
-    weights, *_ = seen_with(attention="local", attention_window=1).of("encoder")
-    far = np.abs(np.subtract.outer(*map(np.arange, weights.shape[1:]))) > 1
-    assert far.any() and not weights[:, far].any() and weights[:, ~far].all()
-
-
 def test_what_is_not_there_is_refused(seen):
     with pytest.raises(ValueError, match="`kind` must be one of encoder, decoder, cr"):
         seen.of("self")

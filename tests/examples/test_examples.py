@@ -65,6 +65,8 @@ RUNS = [
         (f"{kind}_attention", "", lambda x: x > 0.9)
         for kind in ("additive", "lsh", "performer", "relu")
     ),
+    ("linear_attention", "", lambda x: x > 0.5),
+    ("local_attention", "--length 100 --window 7", lambda x: x < 1e-5),
     ("plain_transformer", "", lambda x: x > 0.95),
     # Fewer than six in ten frames are silence.
     ("speech", "--recordings 64 --epochs 15", lambda x: x[0] > 0.7),
@@ -104,7 +106,7 @@ def test_every_example_is_short_and_has_a_test():
     assert files.keys() == {name for name, *_ in RUNS} | OTHERS
     # A page or two; what holds a model or an attention of its own may be longer.
     longer = {"recurrent_translator": 270, "lsh_attention": 260}
-    longer["plain_transformer"] = 260
+    longer |= {"local_attention": 180, "plain_transformer": 260}
     for name, path in files.items():
         lines = path.read_text("utf-8").splitlines()
         assert len(lines) <= longer.get(name, 160), name

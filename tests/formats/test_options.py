@@ -32,16 +32,10 @@ def without_bytes(model):
 # Options of the model, of the search, and what is done to the model before.
 PLAIN = {"beam_size": 3, "min_output_length": 3}
 CASES = {
-    "rotary, local, one head of keys": (
-        {
-            "positions": "rotary", "attention": "local", "attention_window": 2,
-            "num_key_value_heads": 1,
-        },
-        PLAIN,
-        None,
+    "rotary, one head of keys": (
+        {"positions": "rotary", "num_key_value_heads": 1}, PLAIN, None,
     ),
     "ALiBi": ({"positions": "alibi"}, PLAIN, None),
-    "linear": ({"attention": "linear", "attention_dropout_rate": 0.0}, PLAIN, None),
     "learned": (
         {"norm_first": True, "positions": "learned", "max_positions": 40}, PLAIN, None,
     ),
@@ -71,7 +65,7 @@ CASES = {
     "adapters": ({}, {"beam_size": 2}, with_adapters),
     "int4": ({}, {"beam_size": 2}, lambda model: model.quantize("int4")),
 }  # fmt: skip
-FAST = "rotary, local, one head of keys"
+FAST = "rotary, one head of keys"
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize`")
 
@@ -179,10 +173,6 @@ REFUSED = [
     ("ctranslate2", live_one, {"languages": None}, TypeError, "'languages'"),
     ("ctranslate2", live_one, {"quantize": "int4"}, ValueError, "of none, float16"),
     ("ctranslate2", with_languages, {}, ValueError, LANGUAGES),
-    (
-        "ctranslate2", with_model(attention="linear", attention_dropout_rate=0.0), {},
-        ValueError, "attention='linear'",
-    ),
     ("ctranslate2", adapted, {}, ValueError, "with an adapter"),
     ("ctranslate2", quantised, {}, ValueError, "quantization_mode='int8'"),
     ("ctranslate2", other_kind, {}, ValueError, "Received: Other"),

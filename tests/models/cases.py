@@ -29,8 +29,6 @@ SIZES = LAYER | {
     "source_vocabulary_size": 29, "target_vocabulary_size": 29, "max_positions": 19,
     "num_encoder_layers": 2, "num_decoder_layers": 3,
 }  # fmt: skip
-LINEAR = {"attention": "linear", "attention_dropout_rate": 0.0}
-LOCAL = {"attention": "local", "attention_window": 2}
 UNTIED = {"tied_embeddings": "none", "source_vocabulary_size": 31}
 VARIANTS = {
     "post-norm, three-way": {},
@@ -53,8 +51,7 @@ VARIANTS = {
     "rotary, one head of keys": {
         "positions": "rotary", "key_dim": 6, "num_key_value_heads": 1,
     },
-    "local, ALiBi, pre-norm": LOCAL | {"positions": "alibi", "norm_first": True},
-    "linear, biases": LINEAR | {"use_bias": True},
+    "ALiBi, pre-norm": {"positions": "alibi", "norm_first": True},
 }  # fmt: skip
 SOURCE = np.array([[9, 4, 28, 17, 5, 11, 2], [8, 21, 6, 2, 0, 0, 0]], "int32")
 TARGET_IN = np.array([[1, 14, 7, 22, 10], [1, 19, 27, 0, 0]], "int32")
@@ -67,11 +64,10 @@ LANGUAGE_VARIANTS = {
     "biases, learned positions, untied": {
         "use_bias": True, "positions": "learned", "tied_embeddings": False,
     },
-    "local, rotary, one head of keys": LOCAL | {
+    "rotary, one head of keys": {
         "positions": "rotary", "key_dim": 6, "num_key_value_heads": 1,
     },
     "ALiBi": {"positions": "alibi", "norm_first": True},
-    "linear": LINEAR,
     "SSRU": {"attention": "ssru"},
 }  # fmt: skip
 IDS_IN = np.array([[1, 14, 7, 22, 10, 5], [1, 19, 27, 0, 0, 0]], "int32")
@@ -161,8 +157,7 @@ class Case(NamedTuple):
     """A kind of model: how it is made, what it takes and what it must give.
 
     `make` takes `name` and `dtype`; `expected(model, inputs)` are the logits by the
-    reference. Properties: "decodes" step by step, and so sees no later token; "no
-    weights" of attention to drop.
+    reference. Properties: "decodes" step by step, and so sees no later token.
     """
 
     model_class: type[keras.Model]
@@ -191,17 +186,13 @@ def _of_config(model_class, config_class, sizes):
     return make
 
 
-def _properties(options, *names):
-    lacks = options.get("attention") == "linear"
-    return frozenset(names + ("no weights",) * lacks)
-
-
+DECODES = frozenset({"decodes"})
 CASES = {
     f"Transformer: {name}": Case(
         kt.Transformer,
         _of_config(kt.Transformer, kt.TransformerConfig, SIZES | options),
         (SOURCE, TARGET_IN), TARGET_OUT, logits_expected,
-        _properties(options, "decodes"),
+        DECODES,
     )
     for name, options in VARIANTS.items()
 }  # fmt: skip
@@ -209,7 +200,7 @@ CASES |= {
     f"LanguageModel: {name}": Case(
         kt.LanguageModel,
         _of_config(kt.LanguageModel, kt.LanguageModelConfig, LANGUAGE_SIZES | options),
-        IDS_IN, IDS_OUT, next_expected, _properties(options, "decodes"),
+        IDS_IN, IDS_OUT, next_expected, DECODES,
     )
     for name, options in LANGUAGE_VARIANTS.items()
 }  # fmt: skip

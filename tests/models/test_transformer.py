@@ -8,6 +8,7 @@ from keras import ops
 import keras_transformer as kt
 from keras_transformer.nn.layers import Residual
 from keras_transformer.testing import assert_cached_equals_uncached
+from tests.examples.test_examples import load
 from tests.models.cases import (
     IDS_IN,
     IDS_OUT,
@@ -163,7 +164,7 @@ class MixedModel(kt.LanguageModel):
             def make_attention(self, name, d_model):
                 named = {"dtype": self.dtype_policy, "name": name}
                 if kind == "linear":
-                    return kt.LinearAttention(2, 5, **named)
+                    return load("linear_attention").LinearAttention(2, 5, **named)
                 return kt.MultiHeadAttention(2, 6, **options.get(kind, {}), **named)
 
         return Layer(**self.config.layer_options(), dtype=self.dtype_policy, name=name)

@@ -250,27 +250,18 @@ def alibi_slopes(num_heads):
     return slopes + alibi_slopes(2 * power)[::2][: num_heads - power]
 
 
-def kind_of_self_attention(attention, window=None, positions=None):
+def kind_of_self_attention(attention, positions=None):
     """The `function` of a layer's self-attention; see `numpy_transformer`.
 
     Args:
-        attention: "dot-product", "local", "linear" or "ssru".
-        window: Of "local": the positions to each side that one sees.
+        attention: "dot-product" or "ssru".
         positions: "rotary", "alibi" or anything else for vectors added before.
     """
 
     def attend(query, key, value, weights, num_heads, mask=None):
         if attention == "ssru":  # It looks back alone, and padding ends a row.
             return ssru(query, weights), None
-        if attention == "linear":
-            return linear_attention(query, key, value, weights, num_heads, mask), None
-        length = query.shape[1]
-        mask = np.ones((1, 1, length), bool) if mask is None else mask
-        if attention == "local":
-            near = [
-                [abs(t - s) <= window for s in range(length)] for t in range(length)
-            ]
-            mask = mask & np.array(near)
+        mask = np.ones((1, 1, query.shape[1]), bool) if mask is None else mask
         key_dim = weights["query_kernel"].shape[1] // num_heads
         return self_attention(
             query,

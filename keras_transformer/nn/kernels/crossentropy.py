@@ -18,6 +18,7 @@ import keras
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import has_gpu, in_tensorflow_graph, scan
+from keras_transformer.nn.kernels.keras_private import custom_gradient
 
 # Measured on CPUs: smaller products are slow, larger ones do not fit into the cache.
 CHUNK_TOKENS = 512
@@ -66,6 +67,8 @@ def first_largest(logits):
 
         # `ops.argmax` reads the logits five times more, to order -0 and 0.
         return tf.argmax(logits, axis=-1, output_type=tf.int32)
+    if 0 in logits.shape:  # PyTorch has no maximum of nothing.
+        return ops.zeros(ops.shape(logits)[:-1], "int32")
     # XLA finds a maximum much faster than its place.
     places = ops.arange(logits.shape[-1], dtype="int32")
     is_largest = ops.equal(logits, ops.max(logits, axis=-1, keepdims=True))
@@ -93,6 +96,9 @@ def fused_crossentropy(
     # States (R, D), matrix (V, D), targets and weights (R,), bias (V,).
     learned = (states, matrix) if bias is None else (states, matrix, bias)
     learned = tuple(map(ops.convert_to_tensor, learned))
+    if states.shape[0] == 0:
+        none = ops.cast(states[:, 0], "float32")
+        return ops.sum(none), none, none
     targets, is_class = class_ids(targets, matrix.shape[0])
     weights = ops.cast(weights, "float32")
     # In float16 a gradient times a weight of 1 / thousands would underflow.
@@ -110,7 +116,7 @@ def fused_crossentropy(
     # Infinity times a weight of zero is not a number.
     total = ops.sum(ops.where(ops.equal(weights, 0.0), 0.0, losses * weights))
 
-    @ops.custom_gradient
+    @custom_gradient
     def with_gradient(*learned):
         def gradient(*upstreams, upstream=None):
             if upstream is None:  # PyTorch passes it by name, after the arguments.

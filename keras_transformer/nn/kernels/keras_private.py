@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Iterator
 
 import keras
@@ -76,6 +77,44 @@ def is_in_xla_graph() -> bool:
 
     graph = tf.compat.v1.get_default_graph()
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+def custom_gradient(function):
+    """As `ops.custom_gradient`, whose registry in TensorFlow keeps every graph."""
+    if keras.backend.backend() == "tensorflow":
+        return functools.partial(_with_gradient, function)
+    return keras.ops.custom_gradient(function)
+
+
+def _with_gradient(function, *inputs):
+    # Leans on tensorflow/python/ops/custom_gradient.py: _graph_mode_decorator.
+    # Leans on tensorflow/python/framework/registry.py: Registry.
+    import tensorflow as tf
+    from tensorflow.python.eager import record
+    from tensorflow.python.framework import ops
+
+    if tf.executing_eagerly():
+        return tf.custom_gradient(function)(*inputs)
+    inputs = [tf.convert_to_tensor(x) for x in inputs]  # Some are variables.
+    results, gradient = function(*inputs)
+    outputs = tf.nest.flatten(results)
+
+    def gradients(*upstreams):
+        of_inputs = gradient(*upstreams[: len(outputs)])
+        return [None] * len(outputs) + tf.nest.flatten(of_inputs)
+
+    # The graph holds the function, and the registry lets go of it with the graph.
+    graph = tf.compat.v1.get_default_graph()
+    graph.add_to_collection("custom_gradients", gradients)
+    held = weakref.ref(gradients)
+    name = f"KerasTransformer-{ops.uid()}"
+    tf.RegisterGradient(name)(lambda _, *upstreams: held()(*upstreams))
+    weakref.finalize(gradients, ops.gradient_registry._registry.pop, name)
+    tensors = [*outputs, *inputs]
+    with graph.gradient_override_map({"IdentityN": name}):
+        copies = tf.identity_n(tensors)
+    record.record_operation(name, copies, tensors, gradients)
+    return tf.nest.pack_sequence_as(results, copies[: len(outputs)])
 
 
 @contextlib.contextmanager

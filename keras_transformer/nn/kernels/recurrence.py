@@ -5,6 +5,7 @@ from __future__ import annotations
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import for_converters, scan
+from keras_transformer.nn.kernels.keras_private import custom_gradient
 
 
 def linear_recurrence(decays, inputs):
@@ -23,13 +24,13 @@ def linear_recurrence(decays, inputs):
         return decay * slope, (slope,)
 
     def run(step, decays, inputs, reverse=False):
-        start = ops.zeros_like(inputs[0])
+        start = ops.zeros(ops.shape(inputs)[1:], inputs.dtype)
         like = (inputs.dtype, inputs.shape[1:])
         _, (outputs,) = scan(step, start, (decays, inputs), [like], reverse)
         # A TensorFlow graph may not know the sizes.
         return ops.reshape(outputs, ops.shape(inputs))
 
-    @ops.custom_gradient
+    @custom_gradient
     def recurrence(decays, inputs):
         states = run(forwards, decays, inputs)
 
@@ -43,6 +44,8 @@ def linear_recurrence(decays, inputs):
 
         return states, gradient
 
+    if inputs.shape[0] == 0:
+        return inputs
     if for_converters():
         return _by_doubling(decays, inputs)
     return recurrence(ops.convert_to_tensor(decays), ops.convert_to_tensor(inputs))

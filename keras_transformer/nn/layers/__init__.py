@@ -14,11 +14,6 @@ from keras_transformer.nn.layers.embedding import (
     PositionalEncoding,
     sinusoidal_encoding,
 )
-from keras_transformer.nn.layers.linear_attention import (
-    LinearAttention,
-    linear_attention,
-)
-from keras_transformer.nn.layers.local_attention import LocalAttention
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.nn.layers.relative_positions import (
     AlibiPositions,
@@ -45,8 +40,6 @@ __all__ = [
     "EncoderLayer",
     "FeedForward",
     "LayerNormalization",
-    "LinearAttention",
-    "LocalAttention",
     "MultiHeadAttention",
     "PositionalEmbedding",
     "PositionalEncoding",
@@ -56,7 +49,6 @@ __all__ = [
     "RotaryPositions",
     "alibi_slopes",
     "enable_lora",
-    "linear_attention",
     "masked_softmax",
     "record_attention",
     "recorded_attention",

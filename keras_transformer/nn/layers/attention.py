@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import has_gpu, in_tensorflow_graph
+from keras_transformer.nn.kernels.keras_private import custom_gradient
 from keras_transformer.types import Tensor, TensorLike
 
 # Kernels that never hold the scores: cuDNN's on JAX, PyTorch's own. They compute a
@@ -56,8 +57,8 @@ def masked_softmax(scores: TensorLike, mask: TensorLike | None = None) -> Tensor
     scores = ops.cast(scores, wide)
     if mask is not None:
         scores = ops.where(mask, scores, np.finfo(wide).min)
-    if scores.shape[-1] == 1:
-        # Keras warns of a softmax over one position.
+    if scores.shape[-1] in (0, 1):
+        # Keras warns of a softmax over one position, and JAX has none over none.
         weights = ops.exp(scores - scores)
     else:
         weights = ops.softmax(scores, axis=-1)
@@ -78,7 +79,7 @@ def dropped_softmax_in_graph(scores, mask, dropout):
     if keep is not None:
         factors = ops.cast(keep, dtype) * factors
 
-    @ops.custom_gradient
+    @custom_gradient
     def dropped_weights(scores):
         scores = ops.cast(scores, wide)
         if mask is not None:
@@ -194,7 +195,7 @@ def dot_product_attention(
         scores = grouped_product(queries, ops.swapaxes(keys, -1, -2))
     else:
         scores = score(queries, keys)
-    if bias is not None:
+    if bias is not None and 0 not in scores.shape:  # Keras cannot add to nothing.
         scores = ops.add(scores, bias)
     is_quick = dropout is not None and weigh is masked_softmax and in_tensorflow_graph()
     if is_quick and dropout.makes_masks():

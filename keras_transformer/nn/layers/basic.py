@@ -16,7 +16,11 @@ from keras import ops
 
 from keras_transformer.nn.arguments import check_known_width, check_rate, check_size
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph
-from keras_transformer.nn.kernels.keras_private import carried_mask, is_of_last_axis
+from keras_transformer.nn.kernels.keras_private import (
+    carried_mask,
+    custom_gradient,
+    is_of_last_axis,
+)
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation
 from keras_transformer.nn.layers.attention import wide_dtype
 from keras_transformer.nn.layers.dropout import Dropout
@@ -91,9 +95,10 @@ def affine(inputs, weights):
     outputs = ops.matmul(ops.reshape(inputs, (-1, inputs.shape[-1])), weights.kernel)
     if weights.has_bias:
         outputs = outputs + weights.bias
-    # Known sizes need no operation in a graph; a reshape may leave one open.
+    # Known sizes need no operation in a graph; a reshape may leave one open, if no
+    # other is 0.
     known = inputs.shape[1:-1]
-    first = ops.shape(inputs)[:-1] if None in known else (-1, *known)
+    first = (-1, *known) if all(known) else ops.shape(inputs)[:-1]
     return ops.reshape(outputs, (*first, ops.shape(outputs)[-1]))
 
 
@@ -204,7 +209,7 @@ def normalise(inputs, gamma, beta, epsilon):
     mean = functools.partial(ops.mean, axis=-1, keepdims=True)
     total = functools.partial(ops.sum, axis=tuple(range(len(inputs.shape) - 1)))
 
-    @ops.custom_gradient
+    @custom_gradient
     def normalised(inputs, gamma, beta):
         centred = inputs - mean(inputs)
         inverse = ops.rsqrt(mean(centred * centred) + epsilon)

@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
+from keras_transformer.nn.kernels.keras_private import custom_gradient
 from keras_transformer.types import Tensor, TensorLike
 
 # The mask of dropout is a hash of the seed, the call's number and the position: 16 bits
@@ -96,7 +97,7 @@ def drop(inputs, keep, scale):
         return ops.where(keep, inputs * scale, ops.zeros_like(inputs))
     factors = ops.cast(keep, inputs.dtype) * scale  # A selection takes longer.
 
-    @ops.custom_gradient
+    @custom_gradient
     def product(inputs):
         return inputs * factors, lambda upstream: upstream * factors
 

@@ -161,7 +161,7 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
         if self.positions == "learned":
             # `start` is a tensor in decoding, where the longest output is checked.
             first = start if isinstance(start, int) else 0
-            if length is not None and first + length > self.max_length:
+            if isinstance(length, int) and first + length > self.max_length:
                 raise ValueError(
                     "The input is longer than the learned positions: raise "
                     f"`max_length` or use sinusoidal ones. Received: {length} "

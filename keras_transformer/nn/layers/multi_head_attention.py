@@ -359,15 +359,17 @@ class MultiHeadAttention(ComposedLayer):
             (keys,) = project([self.key_dense], key)
             (values,) = project([self.value_dense], value)
         return (
-            self._split(queries, self.query_heads),  # (B, H, T, K) times `query_scale`
-            self._split(keys, self.key_heads),  # (B, G, S, K)
-            self._split(values, self.value_heads),  # (B, G, S, Kv)
+            # (B, H, T, K) times `query_scale`
+            self._split(queries, query, self.query_heads),
+            self._split(keys, key, self.key_heads),  # (B, G, S, K)
+            self._split(values, value, self.value_heads),  # (B, G, S, Kv)
         )
 
     @staticmethod
-    def _split(projected, heads):
+    def _split(projected, inputs, heads):
         """(B, T, G * K) --> (B, G, T, K)."""
-        batch, length = ops.shape(projected)[:2]
+        # Asked for the shape of what was reshaped, ONNX's converter takes another.
+        batch, length = ops.shape(inputs)[:2]
         projected = ops.reshape(projected, (batch, length, *heads))
         return ops.transpose(projected, (0, 2, 1, 3))
 
@@ -404,7 +406,10 @@ class MultiHeadAttention(ComposedLayer):
     def keys_and_values(self, source: TensorLike) -> Nest:
         """Projects a source (B, S, D) to keys (B, G, S, K) and values (B, G, S, Kv)."""
         keys, values = project([self.key_dense, self.value_dense], source)
-        return self._split(keys, self.key_heads), self._split(values, self.value_heads)
+        return (
+            self._split(keys, source, self.key_heads),
+            self._split(values, source, self.value_heads),
+        )
 
     def step(
         self,

@@ -8,8 +8,13 @@ from typing import Any, Literal, TypeVar, Unpack
 
 import keras
 
-from keras_transformer.config.layer_config import SublayerConfig, head_width
-from keras_transformer.config.options import argument_lines
+from keras_transformer.config.layer_config import (
+    CAUSAL_KINDS,
+    SublayerConfig,
+    check_ssru,
+    head_width,
+)
+from keras_transformer.config.options import argument_lines, check_choice
 from keras_transformer.nn.arguments import check_known_width
 from keras_transformer.nn.kernels.caches import Place
 from keras_transformer.nn.kernels.keras_private import carried_mask
@@ -20,8 +25,6 @@ from keras_transformer.nn.layers.basic import (
     LayerNormalization,
 )
 from keras_transformer.nn.layers.dropout import Dropout
-from keras_transformer.nn.layers.linear_attention import LinearAttention
-from keras_transformer.nn.layers.local_attention import LocalAttention
 from keras_transformer.nn.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.nn.layers.relative_positions import (
     AlibiPositions,
@@ -39,13 +42,6 @@ from keras_transformer.types import (
 )
 
 _T = TypeVar("_T", bound=type)
-# Classes of the kinds of `config.layer_config.ATTENTION_KINDS`.
-_KINDS = {
-    "dot-product": MultiHeadAttention,
-    "local": LocalAttention,
-    "linear": LinearAttention,
-    "ssru": SSRU,
-}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(SublayerConfig))
 
 
@@ -58,8 +54,6 @@ class LayerArguments(WeightOptions, total=False):
     norm_first: bool
     layer_norm_epsilon: float
     use_bias: bool
-    attention: Literal["dot-product", "local", "linear", "ssru"]
-    attention_window: int | None
     num_key_value_heads: int | None
     dropout_rate: float
     attention_dropout_rate: float | None
@@ -146,9 +140,6 @@ class TransformerLayer(ComposedLayer):
         positions = options.pop("positions", None)
         super().__init__(**options)
         checked = SublayerConfig(num_heads=num_heads, d_ff=d_ff, **given)
-        checked.check_positions_in_attention(positions)
-        if not self.causal:
-            checked.check_both_sides_seen()
         self._options = checked  # as given: `None` for a rate that follows another
         for name in _OPTIONS:
             setattr(self, name, getattr(checked, name))
@@ -176,23 +167,17 @@ class TransformerLayer(ComposedLayer):
         "cross_attention" `step_weights`, `keys_and_values` and `look_up`.
         """
         key_dim = head_width(d_model, self.num_heads, self.key_dim)
-        kind = MultiHeadAttention
-        options = {"name": name, "dtype": self.dtype_policy} | self.weight_options()
-        if name == "self_attention":  # Cross-attention is always the paper's.
-            kind = _KINDS[self.attention]
-            if kind is SSRU:
-                return SSRU(**options)
-            options["positions"] = self.positions
-            if self.attention_window is not None:
-                options["window"] = self.attention_window
-        return kind(
+        return MultiHeadAttention(
             num_heads=self.num_heads,
             key_dim=key_dim,
             value_dim=self.value_dim,
             dropout=self.attention_dropout_rate,
             use_bias=self.use_bias,
             num_key_value_heads=self.num_key_value_heads,
-            **options,
+            positions=self.positions if name == "self_attention" else None,
+            dtype=self.dtype_policy,
+            name=name,
+            **self.weight_options(),
         )
 
     def make_feed_forward(self, name: str) -> keras.layers.Layer:
@@ -299,7 +284,8 @@ class CausalLayer(TransformerLayer):
 
     Args:
         {options}
-        positions: See `EncoderLayer`.
+        attention: Self-attention, "dot-product" as in the paper, or "ssru".
+        positions: See `EncoderLayer`; not with an `SSRU`.
         **options: See `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).
@@ -314,6 +300,25 @@ class CausalLayer(TransformerLayer):
     """
 
     causal = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        d_ff: int,
+        *,
+        attention: Literal["dot-product", "ssru"] = "dot-product",
+        **options: Unpack[LayerArguments],
+    ) -> None:
+        super().__init__(num_heads, d_ff, **options)
+        check_choice("attention", attention, CAUSAL_KINDS)
+        check_ssru("attention", attention, self.positions)
+        self.attention = attention
+
+    def make_attention(self, name: str, d_model: int) -> keras.layers.Layer:
+        if name == "self_attention" and self.attention == "ssru":
+            options = self.weight_options()
+            return SSRU(dtype=self.dtype_policy, name=name, **options)
+        return super().make_attention(name, d_model)
 
     def step_weights(self) -> Nest:
         """Returns the prepared matrices of `step`."""
@@ -356,6 +361,9 @@ class CausalLayer(TransformerLayer):
             x = around.after(x, outputs)
         return self.feed_forward_residual(x, self.feed_forward), cache
 
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"attention": self.attention}
+
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
 @_documented
@@ -367,7 +375,8 @@ class DecoderLayer(CausalLayer):
 
     Args:
         {options}
-        positions: See `EncoderLayer`.
+        attention: See `CausalLayer`, as for `positions`.
+        positions: See `CausalLayer`.
         **options: See `EncoderLayer`.
     Call arguments:
         inputs: Float tensor (B, T, D).

@@ -1,8 +1,10 @@
 """Private names of Keras are used in one module, and what has moved is told."""
 
 import contextlib
+import gc
 import inspect
 import re
+import weakref
 from pathlib import Path
 
 import keras
@@ -156,6 +158,27 @@ def converts():
     return False
 
 
+def keeps_no_graph():
+    import tensorflow as tf
+
+    @keras_private.custom_gradient
+    def square(x):
+        return x * x, lambda upstream: 5.0 * upstream
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = 3.0 * square(x)
+        return tape.gradient(total, x), tf.gradients(3.0 * square(x), x)[0]
+
+    step = tf.function(gradient, autograph=False)
+    found = [float(value) for value in step(tf.constant(2.0))]
+    graph = weakref.ref(step.get_concrete_function(tf.constant(2.0)).graph)
+    del step
+    gc.collect()
+    return found == [15.0, 15.0] and graph() is None
+
+
 # What uses a private name, and a check of it that is False or raises once it moves.
 CHECKS = {
     "carried_mask": masked,
@@ -180,6 +203,7 @@ CHECKS = {
 }
 OF_TENSORFLOW = {
     "is_in_xla_graph": is_compiled_by_xla,
+    "_with_gradient": keeps_no_graph,
     "converter_error": converts,
     "without_large_constants": converts,
     # Its test is below.

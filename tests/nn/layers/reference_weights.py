@@ -88,10 +88,10 @@ def layer_weights_of(layer, epsilon=reference.EPSILON):
 
 def self_attention_of(config):
     """What the reference is told of the self-attention that a config names."""
-    options = config.attention, config.attention_window, config.positions
-    if options[0] == "dot-product" and options[2] not in ("rotary", "alibi"):
+    kind = getattr(config, "attention", "dot-product")
+    if kind == "dot-product" and config.positions not in ("rotary", "alibi"):
         return {}
-    return {"function": kind_of_self_attention(*options)}
+    return {"function": kind_of_self_attention(kind, config.positions)}
 
 
 def model_weights_of(model, sides=("source", "target")):

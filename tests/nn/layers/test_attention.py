@@ -1,7 +1,6 @@
 """Every kind of attention: against float64 NumPy, its laws, and its cached steps."""
 
 import itertools
-import sys
 from typing import NamedTuple
 
 import keras
@@ -13,12 +12,9 @@ from keras_transformer.nn.kernels.caches import cache_place
 from keras_transformer.nn.layers import (
     SSRU,
     AlibiPositions,
-    LinearAttention,
-    LocalAttention,
     MultiHeadAttention,
     RotaryPositions,
     enable_lora,
-    local_attention,
     recorded_attention,
 )
 from keras_transformer.nn.layers.attention import prepare_mask
@@ -30,6 +26,7 @@ from tests.nn.layers.reference_weights import (
     randomise,
     weights_of,
 )
+from tests.nn.layers.test_every_layer import exported
 from tests.nn.layers.test_model_by_hand import OwnAttention
 from tests.reference import numpy_attention as reference
 from tests.reference import numpy_transformer
@@ -136,6 +133,8 @@ STATE = {"any_mask": False, "has_state": True}
 # Subclasses that override `weigh`, `score` and `features`.
 RELU_ATTENTION = load("relu_attention").ReluAttention
 ADDITIVE = load("additive_attention").MultiHeadAdditiveAttention
+LocalAttention = load("local_attention").LocalAttention
+LinearAttention = load("linear_attention").LinearAttention
 PERFORMER = load("performer_attention").PerformerAttention
 ALIBI, TURNED = {"positions": "alibi"}, {"positions": "rotary"}
 KINDS = {
@@ -188,10 +187,8 @@ every_kind = pytest.mark.parametrize("name", KINDS)
 @pytest.fixture
 def set_block(monkeypatch):
     def change(size):
-        # The package has a function of the module's name.
-        module = sys.modules[LinearAttention.__module__]
-        monkeypatch.setattr(module, "BLOCK", size)
-        monkeypatch.setattr(local_attention, "SMALLEST_BLOCK", size)
+        monkeypatch.setattr(load("linear_attention"), "BLOCK", size)
+        monkeypatch.setattr(load("local_attention"), "SMALLEST_BLOCK", size)
 
     change(4)
     return change
@@ -276,6 +273,21 @@ def test_graphs_of_unknown_sizes_agree_with_the_reference(rng):
     model.compile(keras.optimizers.SGD(0.0), ["mse"] * len(expected))
     _, *losses = model.train_on_batch(data, [np.zeros(x.shape) for x in expected])
     assert losses == pytest.approx([(x**2).mean() for x in expected], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="not exported by Keras")
+@pytest.mark.filterwarnings("ignore:The `native_serialization` parameter")
+@pytest.mark.parametrize("name", ("local, alibi", "local", "linear", "performer"))
+def test_examples_are_called_and_exported_with_sizes_unknown(name, rng, tmp_path):
+    """JAX must see that as many blocks come out as went in."""
+    kind, inputs = KINDS[name], random_inputs(rng)
+    states = keras.Input((None, WIDTH))
+    layer = kind.layer_class(HEADS, KEY_DIM, **kind.options)
+    model = keras.Model(states, layer(states, use_causal_mask=True))
+    model.export(tmp_path / "1", format="tf_saved_model", verbose=False)
+    for own in (inputs, inputs[:1, :3]):
+        assert_close(exported(tmp_path / "1", [own]), array(model(own)))
 
 
 @every_kind
@@ -446,8 +458,8 @@ def test_linear_attention_takes_other_features(rng):
     """Features of one unit, always 1: the mean of all values."""
 
     class Mean(LinearAttention):
-        def feature_map(self, inputs):
-            return ops.ones_like(inputs[..., :1])
+        def features(self, *inputs):
+            return [ops.ones_like(x[..., :1]) for x in inputs]
 
     layer = Mean(1, WIDTH)
     layer.build(SHAPE)

@@ -1,6 +1,8 @@
 """One battery for every layer: a table of rows, and what holds of each."""
 
+import gc
 import inspect
+import weakref
 from typing import NamedTuple
 
 import keras
@@ -55,8 +57,6 @@ COMPOSITE = {
     "norm_first": True,
     "use_bias": True,
     "layer_norm_epsilon": 1e-3,
-    "attention": "local",
-    "attention_window": 2,
     "num_key_value_heads": 1,
     "positions": layers.AlibiPositions(after=3.0),
     **WEIGHTS,
@@ -131,8 +131,6 @@ ROWS = {
         {n: ATTENTION[n] for n in ATTENTION if n != "positions"},
         CROSS, (2, 5, 23), unmoved=SOFTMAX,
     ),
-    "local": Row(layers.LocalAttention, ATTENTION | {"window": 2}, SELF, (2, 5, 23)),
-    "linear": Row(layers.LinearAttention, HEADS, CROSS, (2, 5, 23), drops=False),
     "ssru": Row(layers.SSRU, WEIGHTS, SELF, (2, 5, 11), drops=False),
     "feed-forward": Row(
         layers.FeedForward,
@@ -196,8 +194,8 @@ def test_config_has_every_argument(row):
     default, config = default.get_config(), row.layer_class(**row.options).get_config()
     of_keras = set(keras.layers.Layer().get_config())
     lacking = {"positions"} if row is ROWS["attention to another"] else set()
-    if row.layer_class is layers.LinearAttention:
-        lacking = {"dropout", "flash_attention", "num_key_value_heads", "positions"}
+    if hasattr(row.layer_class, "step_weights") and row.options is COMPOSITE:
+        lacking = {"attention"}  # An SSRU takes no positions.
     assert set(config) - (of_keras - set(row.options)) == set(row.options) | lacking
     for name, value in row.options.items():
         assert config[name] == plain(value), name
@@ -216,6 +214,57 @@ def test_compute_output_shape_agrees_with_the_output(row, rng):
     layer = row.layer_class(**row.options)
     assert tuple(layer(*row.inputs(rng)).shape) == row.output_shape
     assert layer.compute_output_shape(*row.shapes) == row.output_shape
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+def test_no_sentence_and_no_position_are_computed_too(row, axis):
+    """With a gradient; of more inputs also the last one alone has none."""
+    layer = row.layer_class(**row.options)
+    layer.build(*row.shapes)
+    dtype = "float32" if row.ids_below is None else "int32"
+    inputs = [np.ones(shape, dtype) for shape in row.shapes]
+    empty = [x[:0] if axis == 0 else x[:, :0] for x in inputs]
+    expected = (*row.output_shape[:axis], 0, *row.output_shape[axis + 1 :])
+    for training in (False, True):
+        assert tuple(layer(*empty, training=training).shape) == expected
+    if len(inputs) > 1 and axis == 1:
+        output = ops.convert_to_numpy(layer(inputs[0], *empty[1:]))
+        assert output.shape == row.output_shape and np.isfinite(output).all()
+
+
+# Keras exports to these on a backend.
+EXPORTS = {"tensorflow": ("tf_saved_model", "onnx"), "jax": ("tf_saved_model",)}
+
+
+def exported(path, inputs):
+    """The first output of an export by Keras."""
+    if path.suffix == ".onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+        session = onnxruntime.InferenceSession(path)
+        names = [x.name for x in session.get_inputs()]
+        return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+    import tensorflow as tf
+
+    loaded = tf.saved_model.load(path)
+    is_list = keras.backend.backend() == "tensorflow" or len(inputs) > 1
+    return loaded.serve(inputs if is_list else inputs[0]).numpy()
+
+
+@pytest.mark.one_case("encoder layer-onnx")
+@pytest.mark.filterwarnings("ignore:In the future `np.object`")
+@pytest.mark.filterwarnings("ignore:The `native_serialization` parameter")
+@pytest.mark.parametrize("format", EXPORTS.get(keras.backend.backend(), ()))
+def test_an_export_by_keras_equals_the_layer_at_any_size(row, format, rng, tmp_path):
+    options = {"activation": "relu"} if "activation" in row.options else {}
+    model = randomise(row.model(**options), rng)  # ONNX's converter has no GELU.
+    inputs = row.inputs(rng)
+    if row.ids_below is not None:
+        inputs = [x.astype("int32") for x in inputs]
+    model(inputs)
+    path = tmp_path / ("layer.onnx" if format == "onnx" else "layer")
+    model.export(path, format=format, verbose=False)
+    for own in (inputs, [x[:1, :3] for x in inputs]):
+        assert_close(exported(path, own), ops.convert_to_numpy(model(own)))
 
 
 class Holder(keras.Model):
@@ -275,7 +324,6 @@ def test_adapters_are_trained_and_come_back_merged(name, rng, tmp_path):
 def test_a_layer_that_is_not_built_knows_what_a_call_returns(row, rng):
     """As Keras' own attention does, also of the attention weights."""
     attends = "return_attention_scores" in row.layer_class.call.__code__.co_varnames
-    attends = attends and row.layer_class is not layers.LinearAttention
     for options in ({}, {"return_attention_scores": True})[: 1 + attends]:
         layer = row.layer_class(**row.options, dtype="mixed_bfloat16")
         symbols = map(keras.KerasTensor, row.shapes)
@@ -323,6 +371,30 @@ def test_gradient_reaches_every_weight(row, rng):
             assert moved.max(axis=1).min() > 1e-3  # Every row of the table.
         else:
             assert moved.max() > 1e-6, weight.path
+
+
+@pytest.mark.one_case("encoder layer")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="graphs")
+def test_the_graph_of_a_training_step_goes_with_it(row, rng):
+    """TensorFlow's own `custom_gradient` would keep it: 14 MB a model."""
+    import tensorflow as tf
+
+    def graph_of_a_step():
+        layer = row.layer_class(**row.options)
+        layer.build(*row.shapes)
+
+        @tf.function(autograph=False)
+        def step(*inputs):
+            with tf.GradientTape() as tape:
+                loss = ops.sum(layer(*inputs, training=True))
+            return tape.gradient(loss, layer.trainable_weights)
+
+        inputs = map(tf.constant, row.inputs(rng))
+        return weakref.ref(step.get_concrete_function(*inputs).graph)
+
+    graph = graph_of_a_step()
+    gc.collect()
+    assert graph() is None
 
 
 def test_dropout_acts_in_training_only(row, rng):
@@ -432,7 +504,6 @@ MASKED = {
         lambda: layers.MultiHeadAttention(3, 5), (TARGET, SOURCE, SOURCE),
         (None, "value_mask", "key_mask"),
     ),
-    "linear": (lambda: layers.LinearAttention(3, 5), (SOURCE,), ("mask",)),
     "SSRU": (layers.SSRU, (TARGET,), ("mask",)),
     "encoder layer": (lambda: layers.EncoderLayer(3, 11), (SOURCE,), ("mask",)),
     "causal layer": (lambda: layers.CausalLayer(3, 11), (TARGET,), ("mask",)),

@@ -10,7 +10,6 @@ import pytest
 from keras import ops
 
 from keras_transformer.nn.layers import (
-    LocalAttention,
     MultiHeadAttention,
     attention,
 )
@@ -278,7 +277,7 @@ def test_weights_are_never_a_kernels(rng, kernel):
 
 def test_other_functions_than_softmax_and_blocks_are_not_fused(kernel):
     load("relu_attention").ReluAttention(**ARGUMENTS)(QUERY)
-    LocalAttention(**ARGUMENTS, window=2)(QUERY)
+    load("local_attention").LocalAttention(**ARGUMENTS, window=2)(QUERY)
     assert not kernel
 
 

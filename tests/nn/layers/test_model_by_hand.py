@@ -94,9 +94,8 @@ def composed(dtype="float32"):
         kt.PositionalEmbedding(VOCABULARY, WIDTH, pad_id=0, dtype=dtype)
         for _ in range(2)
     ]
-    x = kt.EncoderLayer(
-        3, 17, attention="local", attention_window=2, positions="rotary", **options
-    )(embeddings[0](source))
+    x = embeddings[0](source)
+    x = kt.EncoderLayer(3, 17, positions="rotary", **options)(x)
     x = kt.EncoderLayer(3, 17, norm_first=True, use_bias=True, **options)(x)
     y = OwnLayer(3, 17, **options)(embeddings[1](target))
     y = kt.DecoderLayer(3, 17, num_key_value_heads=1, **options)(y, x)

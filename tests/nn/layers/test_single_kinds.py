@@ -166,13 +166,6 @@ BY_HAND = {
     "valid_length_mask([[1, 3], [0, 2]], 3)": [
         [[1, 0, 0], [1, 1, 1]], [[0, 0, 0], [1, 1, 0]]
     ],
-    "local_window_mask(4, window=1)": [
-        [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
-    ],
-    "local_window_mask(4, window=2, causal=True)": [
-        [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
-    ],
-    "local_window_mask(3, window=0)": np.eye(3)[None],
     "attention_mask(PAIRS)": PAIRS[:, None],
     "mask_of_keys(attention_mask(PAIRS))": PAIRS,
 }  # fmt: skip

@@ -12,7 +12,6 @@ from keras_transformer.nn.layers import (
     DecoderLayer,
     EncoderLayer,
     FeedForward,
-    LinearAttention,
 )
 from keras_transformer.nn.layers.attention import prepare_mask
 from keras_transformer.nn.masks import attention_mask
@@ -217,7 +216,7 @@ class LinearLookUpLayer(DecoderLayer):
 
     def make_attention(self, name, d_model):
         if name == "cross_attention":
-            return LinearAttention(HEADS, 5, name=name)
+            return load("linear_attention").LinearAttention(HEADS, 5, name=name)
         return super().make_attention(name, d_model)
 
 
