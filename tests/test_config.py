@@ -22,14 +22,14 @@ from keras_transformer import (
     TrainingConfig,
     TransformerConfig,
 )
-from keras_transformer.config.layer_config import ATTENTION_KINDS
+from keras_transformer.config.layer_config import ATTENTION_KINDS, AttentionName
 from keras_transformer.config.run_config import (
     FINE_TUNING,
     PRESETS,
     WARMUP_SHARE,
     preset_for,
 )
-from keras_transformer.nn.layers.transformer_layer import _KINDS, LayerArguments
+from keras_transformer.nn.layers.transformer_layer import _KINDS
 
 SECTIONS = (
     TransformerConfig, TokenizerConfig, DataConfig, TrainingConfig, DecodingConfig,
@@ -364,8 +364,7 @@ CONTRADICTIONS = {
 
 def test_one_table_serves_configurations_and_layers():
     assert set(_KINDS) == set(ATTENTION_KINDS)
-    names = LayerArguments.__annotations__["attention"].__forward_arg__
-    assert typing.get_args(eval(names, vars(typing))) == tuple(ATTENTION_KINDS)
+    assert typing.get_args(AttentionName) == tuple(ATTENTION_KINDS)
 
 
 @pytest.mark.parametrize("message", CONTRADICTIONS)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+import typing
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from keras_transformer.config.options import (
     LAYERS,
@@ -15,8 +16,11 @@ from keras_transformer.config.options import (
     option,
 )
 
+Sinusoids = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 # Positions inside self-attention, in place of vectors added to its input.
-RELATIVE_POSITIONS = ("rotary", "alibi")
+PositionsInside = Literal["rotary", "alibi"]
+RELATIVE_POSITIONS = typing.get_args(PositionsInside)
+AttentionName = Literal["dot-product", "local", "linear", "ssru"]
 # Positions whose vectors are two halves, or rotate pairs of units.
 IN_PAIRS = ("sinusoidal-halves", "sinusoidal-marian", "rotary")
 
@@ -59,7 +63,7 @@ class AttentionKind(NamedTuple):
     has_weights: bool = True  # has attention weights: dropout, heads that share keys
 
 
-# A new kind is an entry here and a class in `_KINDS` of nn/layers/transformer_layer.py.
+# A new kind is also a class in `_KINDS` of nn/layers/transformer_layer.py.
 ATTENTION_KINDS: dict[str, AttentionKind] = {
     "dot-product": AttentionKind(),
     "local": AttentionKind(needs_window=True),
@@ -95,7 +99,7 @@ class SublayerConfig(Config):
         1e-6, "constant added to the variance in layer normalisation", above=0.0
     )
     use_bias: bool = option(False, "add biases to the attention projections")
-    attention: str = option(
+    attention: AttentionName = option(
         "dot-product",
         "self-attention of encoder and decoder: the paper's, in a window, linear in "
         "the length, or an SSRU (causal layers only)",
@@ -175,7 +179,7 @@ class LayerConfig(SublayerConfig):
         check_even("key_dim", key_dim, self.relative_positions)
 
     @property
-    def relative_positions(self) -> str | None:
+    def relative_positions(self) -> PositionsInside | None:
         """`positions` if self-attention itself uses them, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
 
@@ -192,7 +196,7 @@ class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""
 
     num_layers: int = option(6, "encoder layers", **LAYERS)
-    positions: str | None = option(
+    positions: PositionsInside | None = option(
         None,
         "positions inside self-attention; default none",
         choices=RELATIVE_POSITIONS,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+import typing
+from typing import Any, ClassVar, Literal, Self
 
 from keras_transformer.config.layer_config import (
-    RELATIVE_POSITIONS,
     LayerConfig,
+    PositionsInside,
+    Sinusoids,
     check_even,
 )
 from keras_transformer.config.options import (
@@ -18,6 +20,9 @@ from keras_transformer.config.options import (
     documented,
     option,
 )
+
+Positions = Literal[Sinusoids, "learned", PositionsInside]
+LanguagePositions = Literal["sinusoidal", "learned", PositionsInside]
 
 
 @documented
@@ -73,17 +78,11 @@ class TransformerConfig(TokenModelConfig):
         "output (two-way), or none",
         choices=("three-way", "two-way", "none"),
     )
-    positions: str = option(
+    positions: Positions = option(
         "sinusoidal",
         "position vectors (sinusoidal-halves: Hugging Face's Marian), or rotary or "
         "alibi positions inside self-attention",
-        choices=(
-            "sinusoidal",
-            "sinusoidal-halves",
-            "sinusoidal-marian",
-            "learned",
-            *RELATIVE_POSITIONS,
-        ),
+        choices=typing.get_args(Positions),
     )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
@@ -198,10 +197,10 @@ class LanguageModelConfig(TokenModelConfig):
 
     num_layers: int = option(6, "layers", **LAYERS)
     vocabulary_size: int = option(37000, "tokens, V", **ROWS)
-    positions: str = option(
+    positions: LanguagePositions = option(
         "sinusoidal",
         "position vectors, or rotary or alibi positions inside self-attention",
-        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
+        choices=typing.get_args(LanguagePositions),
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
 
