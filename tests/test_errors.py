@@ -27,6 +27,7 @@ from tests.examples.test_examples import load
 # Layers.
 X, OTHER = np.ones((2, 5, 6), "float32"), np.ones((2, 7, 6), "float32")
 IDS = np.array([[3, 4, 5, 0, 0], [6, 7, 8, 9, 10]])
+INTEGERS = np.ones((2, 5, 6), "int32")
 PAIRS = np.array([[1, 0, 1], [1, 1, 0]], bool)
 RAGGED_IDS = tf.ragged.constant([[3, 4, 5], [6, 7]])
 SHAPE = (None, None, 4)
@@ -158,6 +159,41 @@ ERRORS = {
     "kt.MultiHeadAttention(2, 3)(X, OTHER[0])": "`value`...(2, 5, 6), (7, 6)",
     "kt.MultiHeadAttention(2, 3)(X, OTHER, OTHER[0])": "`key` must..., (7, 6)",
     "kt.EncoderLayer(2, 8)(X[0])": "`inputs`...(B, T, D)",
+    "kt.EncoderLayer(2, 8)(IDS)": "`inputs`...(B, T, D): embed ids first",
+    "built(kt.EncoderLayer(2, 8), X.shape)(X[0])": "expected ndim=3, found ndim=2",
+    "built(kt.MultiHeadAttention(2, 3), X.shape)(X[0])": "expected ndim=3",
+    "built(kt.MultiHeadAttention(2, 3), X.shape, OTHER.shape)(X, OTHER[0])":
+        "`value`...(7, 6)",
+    "built(kt.DecoderLayer(2, 8), X.shape, OTHER.shape)(X, OTHER[0])":
+        "`value`...(7, 6)",
+    **{
+        f"{layer}(INTEGERS{others})": (TypeError, "`inputs` must be float...embed ids")
+        for layer, others in (
+            ("kt.EncoderLayer(2, 8)", ""), ("kt.CausalLayer(2, 8)", ""),
+            ("kt.DecoderLayer(2, 8)", ", OTHER"), ("kt.PositionalEncoding()", ""),
+            ("kt.EncoderStack(ENCODER)", ""),
+        )
+    },
+    # Names of other systems.
+    **{
+        f"kt.{call}": (TypeError, f"has no argument `{theirs}`. Here it is {ours}")
+        for call, theirs, ours in (
+            ("EncoderLayer(intermediate_dim=8, num_heads=2)", "intermediate_dim",
+             "`d_ff`"),
+            ("EncoderLayer(2, 8, dropout=0.1)", "dropout", "`dropout_rate`"),
+            ("DecoderLayer(d_model=6, num_heads=2, d_ff=8)", "d_model",
+             "`d_model` of an embedding or a configuration"),
+            ("MultiHeadAttention(num_heads=2, head_dim=3)", "head_dim", "`key_dim`"),
+            ("PositionalEmbedding(vocab_size=9, d_model=6)", "vocab_size",
+             "`vocabulary_size`"),
+            ("FeedForward(dim_feedforward=8)", "dim_feedforward", "`d_ff`"),
+            ("SSRU(units=8, hidden_size=8)", "hidden_size", "`d_model` of"),
+            *((f"{call}num_layers=4)", "num_layers", "in the configuration of a mo")
+              for call in ("Transformer(", "LanguageModel(", "TransformerConfig(",
+                           "TransformerConfig.preset('tiny', ")),
+            ("LanguageModelConfig(vocab_size=9)", "vocab_size", "`vocabulary_size`"),
+        )
+    },
     "kt.CausalLayer(2, 8)(X[None])": "`inputs`...(B, T, D",
     "kt.DecoderLayer(2, 8)(X, OTHER[0])": "`value`...(7, 6)",
     "kt.FeedForward(8)(X[0, 0])": "ndim",
@@ -207,6 +243,16 @@ ERRORS = {
     "kt.MultiHeadAttention(2, 3)(X, OTHER, OTHER, key_mask=full(2, 5))":
         "`key_mask` must fit the inputs",
     "kt.EncoderLayer(2, 8)(X, mask=full(2, 4))": "`mask` must fit the inputs",
+    **{
+        f"kt.{layer}(X, {mask}=full(5, {keys}))":
+            "as many rows as there are queries, T: write mask[:, None]...mask[None] for"
+            f" (T, S). Received: shape (5, {keys})"
+        for layer, mask, keys in (
+            ("EncoderLayer(2, 8)", "mask", 5), ("MultiHeadAttention(2, 3)", "mask", 5),
+            ("SSRU()", "mask", 5), ("EncoderStack(ENCODER)", "mask", 5),
+            ("DecoderLayer(2, 8)", "encoder_output=OTHER, encoder_output_mask", 7),
+        )
+    },
     "kt.DecoderLayer(2, 8)(X, OTHER, encoder_output_mask=full(2, 5))":
         "`mask` must fit the inputs, ... = (2, None, 5, 7)",
     "kt.SSRU()(X, mask=full(1, 5, 5))": SAME_MASK,
@@ -302,6 +348,12 @@ ERRORS = {
     "transformer()(PAIR)":
         (TypeError, INPUTS + "a dictionary with the keys 'source', 'target'"),
     "transformer()((IDS, IDS, IDS))": (TypeError, INPUTS + "a tuple of 3"),
+    **{
+        f"{model}(IDS, IDS)":
+            (TypeError, "`inputs` must be one argument...Received: 2 tensors")
+        for model in ("transformer()", "language_model()",
+                      "kt.Ensemble([transformer(), transformer()])")
+    },
     "compiled().fit(PAIR, IDS, verbose=0)": (TypeError, INPUTS + "a dictionary"),
     **{
         f"{model}({inputs})": (TypeError, INPUTS + received)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+import typing
+from typing import Any, ClassVar, Literal
 
 from keras_transformer.config.options import (
     LAYERS,
@@ -14,8 +15,10 @@ from keras_transformer.config.options import (
     option,
 )
 
+Sinusoids = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 # Positions inside self-attention, in place of vectors added to its input.
-RELATIVE_POSITIONS = ("rotary", "alibi")
+PositionsInside = Literal["rotary", "alibi"]
+RELATIVE_POSITIONS = typing.get_args(PositionsInside)
 # Positions whose vectors are two halves, or rotate pairs of units.
 IN_PAIRS = ("sinusoidal-halves", "sinusoidal-marian", "rotary")
 
@@ -51,7 +54,8 @@ def check_even(name, width, positions):
 
 
 # Self-attention of causal layers.
-CAUSAL_KINDS = ("dot-product", "ssru")
+CausalKind = Literal["dot-product", "ssru"]
+CAUSAL_KINDS = typing.get_args(CausalKind)
 
 
 def check_ssru(name, kind, positions):
@@ -126,7 +130,7 @@ class LayerConfig(SublayerConfig):
         check_even("key_dim", key_dim, self.relative_positions)
 
     @property
-    def relative_positions(self) -> str | None:
+    def relative_positions(self) -> PositionsInside | None:
         """`positions` if self-attention itself uses them, else `None`."""
         return self.positions if self.positions in RELATIVE_POSITIONS else None
 
@@ -143,7 +147,7 @@ class EncoderConfig(LayerConfig):
     """Sizes of a stack of encoder layers; the defaults are the paper's base model."""
 
     num_layers: int = option(6, "encoder layers", **LAYERS)
-    positions: str | None = option(
+    positions: PositionsInside | None = option(
         None,
         "positions inside self-attention; default none",
         choices=RELATIVE_POSITIONS,

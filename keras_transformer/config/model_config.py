@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Self
+import typing
+from typing import Any, ClassVar, Literal, Self
 
 from keras_transformer.config.layer_config import (
     CAUSAL_KINDS,
-    RELATIVE_POSITIONS,
+    CausalKind,
     LayerConfig,
+    PositionsInside,
+    Sinusoids,
     check_even,
     check_ssru,
 )
@@ -20,6 +23,9 @@ from keras_transformer.config.options import (
     documented,
     option,
 )
+
+Positions = Literal[Sinusoids, "learned", PositionsInside]
+LanguagePositions = Literal["sinusoidal", "learned", PositionsInside]
 
 
 @documented
@@ -75,22 +81,16 @@ class TransformerConfig(TokenModelConfig):
         "output (two-way), or none",
         choices=("three-way", "two-way", "none"),
     )
-    positions: str = option(
+    positions: Positions = option(
         "sinusoidal",
         "position vectors (sinusoidal-halves: Hugging Face's Marian), or rotary or "
         "alibi positions inside self-attention",
-        choices=(
-            "sinusoidal",
-            "sinusoidal-halves",
-            "sinusoidal-marian",
-            "learned",
-            *RELATIVE_POSITIONS,
-        ),
+        choices=typing.get_args(Positions),
     )
     normalize_embeddings: bool = option(
         False, "normalise the sum of embedding and position, before its dropout"
     )
-    decoder_self_attention: str = option(
+    decoder_self_attention: CausalKind = option(
         "dot-product",
         "self-attention of decoder layers: the paper's, or an SSRU, whose state does "
         "not grow with the length",
@@ -190,13 +190,13 @@ class LanguageModelConfig(TokenModelConfig):
 
     num_layers: int = option(6, "layers", **LAYERS)
     vocabulary_size: int = option(37000, "tokens, V", **ROWS)
-    positions: str = option(
+    positions: LanguagePositions = option(
         "sinusoidal",
         "position vectors, or rotary or alibi positions inside self-attention",
-        choices=("sinusoidal", "learned", *RELATIVE_POSITIONS),
+        choices=typing.get_args(LanguagePositions),
     )
     tied_embeddings: bool = option(True, "one matrix for input and output")
-    attention: str = option(
+    attention: CausalKind = option(
         "dot-product", "the paper's self-attention, or an SSRU", choices=CAUSAL_KINDS
     )
 

@@ -9,7 +9,6 @@ import math
 import numbers
 import operator
 import textwrap
-import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,42 @@ ROWS = {"minimum": 1, "maximum": 10**8}  # of a table of vectors
 RATE = {"minimum": 0.0, "below": 1.0}
 MOST_TOKENS = 10**6
 MOST_HYPOTHESES = 1000
+
+
+# Arguments of ours, and what KerasHub, keras.io, TensorFlow's tutorial, PyTorch and
+# Hugging Face call them.
+ELSEWHERE = {
+    "`d_ff`": "intermediate_dim intermediate_size dense_dim latent_dim dff "
+    "dim_feedforward",
+    "`d_model` of an embedding or a configuration; a layer takes it from its inputs": (
+        "d_model embed_dim embedding_dim hidden_dim hidden_size output_dim"
+    ),
+    "in the configuration of a model: `num_layers`, or of a Transformer "
+    "`num_encoder_layers` and `num_decoder_layers`": "num_layers n_layers",
+    "`num_heads`": "nhead n_heads num_attention_heads num_query_heads",
+    "`key_dim`": "head_dim head_size",
+    "`dropout_rate`": "dropout rate",
+    "`norm_first`": "normalize_first",
+    "`vocabulary_size`": "vocab_size input_dim",
+    "`source_vocabulary_size`": "input_vocab_size",
+    "`target_vocabulary_size`": "target_vocab_size",
+    "`max_length`": "sequence_length max_len",
+    "`pad_id`": "mask_zero",
+}
+
+
+def check_names(cls, options):
+    """Raises `TypeError` for an argument that has another name here."""
+    if not cls.__module__.startswith("keras_transformer"):
+        return  # A subclass may read arguments of its own.
+    inits = [inspect.signature(kind.__init__) for kind in cls.__mro__]
+    for ours, theirs in ELSEWHERE.items():
+        for name in options.keys() & theirs.split():
+            if not any(name in init.parameters for init in inits):
+                raise TypeError(
+                    f"`{cls.__name__}` has no argument `{name}`. Here it is {ours}. "
+                    f"Received: {name}={options[name]!r:.60}"
+                )
 
 
 def option(
@@ -74,6 +109,10 @@ class Config:
         TypeError: If a value has the wrong type.
         ValueError: If a value is out of its range, or an option is unknown.
     """
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        check_names(cls, options)
+        return super().__new__(cls)
 
     def __post_init__(self):
         hints = typing.get_type_hints(type(self))
@@ -149,6 +188,7 @@ class Config:
 
 def reject_unknown(cls, values):
     """Raises `ValueError` if a key of `values` is not an option of `cls`."""
+    check_names(cls, values)
     known = [field.name for field in dataclasses.fields(cls)]
     unknown = [name for name in values if name not in known]
     if unknown:
@@ -216,8 +256,15 @@ def _plain(value):
     return value.item() if is_foreign else value
 
 
+def kinds_of(hint: Any) -> tuple[type, ...]:
+    """Returns the classes of values that a type hint allows."""
+    parts = typing.get_args(hint) or (hint,)
+    # A `Literal`, and the words in it, are no classes.
+    return tuple({part if isinstance(part, type) else str: None for part in parts})
+
+
 def _check_type(name, value, hint):
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = kinds_of(hint)
     # A bool is not taken for an int; an int is taken for a float.
     accepted = kinds + ((int,) if float in kinds else ())
     is_wrong_bool = isinstance(value, bool) and bool not in kinds

@@ -164,11 +164,10 @@ class ExactTraining(BuildsFromSpec):
 
     def _refuse_class_weight(self, class_weight):
         """Raises `ValueError` for targets (B, T), of which Keras weighs rows."""
-        if class_weight is None:
-            return
-        outputs = getattr(self, "outputs", ())  # of a functional model
-        pads = any(hasattr(loss, "pad_id") for loss in keras.tree.flatten(self.loss))
-        if pads or any(len(output.shape) > 2 for output in outputs):
+        is_of_positions = self.target_pad_id is not None
+        for output in getattr(self, "outputs", ()):  # of a functional model
+            is_of_positions |= len(output.shape) > 2
+        if class_weight is not None and is_of_positions:
             raise ValueError(
                 "`class_weight` must be None with targets (B, T): Keras would weigh "
                 "rows by one of their positions. Give each target its weight: "
@@ -176,7 +175,7 @@ class ExactTraining(BuildsFromSpec):
                 f"Received: class_weight={class_weight!r:.60}"
             )
 
-    def fit(self, *args, callbacks=None, class_weight=None, **kwargs):
+    def fit(self, *args, callbacks=None, **kwargs):
         """As `keras.Model.fit`; a bad batch raises `FloatingPointError` at the end.
 
         Only if `nonfinite` is "stop" and `callbacks` is not a `CallbackList`.
@@ -184,8 +183,7 @@ class ExactTraining(BuildsFromSpec):
         Raises:
             ValueError: For a `class_weight` with targets (B, T).
         """
-        self._refuse_class_weight(class_weight)
-        kwargs["class_weight"] = class_weight
+        self._refuse_class_weight(kwargs.get("class_weight"))
         if self._update is None or not self._update.stops:
             return super().fit(*args, callbacks=callbacks, **kwargs)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
@@ -206,14 +204,12 @@ class ExactTraining(BuildsFromSpec):
             )
         return history
 
-    def train_on_batch(
-        self, x, y=None, sample_weight=None, class_weight=None, **kwargs
-    ):
+    def train_on_batch(self, *args, **kwargs):
         """As `keras.Model.train_on_batch`, with the `class_weight` of `fit`."""
-        self._refuse_class_weight(class_weight)
+        self._refuse_class_weight(kwargs.get("class_weight"))
         if self._update:
             self._update.held.assign(0)
-        return super().train_on_batch(x, y, sample_weight, class_weight, **kwargs)
+        return super().train_on_batch(*args, **kwargs)
 
     def make_train_function(self, force=False):
         """As `keras.Model.make_train_function`."""

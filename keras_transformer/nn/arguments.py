@@ -38,6 +38,15 @@ def check_known_width(layer, **shapes):
             )
 
 
+def refuse_integers(inputs):
+    """Raises the `TypeError` for ids where a layer takes vectors."""
+    raise TypeError(
+        "`inputs` must be float vectors (B, T, D): embed ids first, as "
+        "`PositionalEmbedding` does, or cast numbers. Received: dtype "
+        f"{keras.backend.standardize_dtype(inputs.dtype)}"
+    )
+
+
 def integer_ids(name, ids, *axes):
     """Returns ids as an integer tensor, checked to have axes such as "B" and "T"."""
     # A `keras.Sequential` without an `Input` passes float32, exact up to 2^24.

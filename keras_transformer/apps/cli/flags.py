@@ -15,7 +15,7 @@ import typing
 from pathlib import Path
 
 from keras_transformer.config import RunConfig
-from keras_transformer.config.options import broken_rule
+from keras_transformer.config.options import broken_rule, kinds_of
 from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.terminal import native_messages_hidden, printable
 
@@ -179,7 +179,7 @@ def _options():
     for section in dataclasses.fields(RunConfig):
         hints = typing.get_type_hints(type(section.default))
         for field in dataclasses.fields(section.default):
-            kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+            kinds = kinds_of(hints[field.name])
             kind = next(kind for kind in kinds if kind is not types.NoneType)
             found[field.name] = field, kind
     return found

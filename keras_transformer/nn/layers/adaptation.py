@@ -6,7 +6,7 @@ import re
 
 import keras
 
-from keras_transformer.config.options import check_number
+from keras_transformer.config.options import check_names, check_number
 from keras_transformer.nn.arguments import check_size
 from keras_transformer.nn.kernels.keras_private import (
     ToldWhenBuilt,
@@ -121,7 +121,14 @@ class QuantisedParts(keras.dtype_policies.DTypePolicyMap):
 
 
 class KeepsQuantisation(ToldWhenBuilt):
-    """Mixin, before a Keras layer or model: a file keeps how parts are quantised."""
+    """Mixin, before a Keras layer or model: a file keeps how parts are quantised.
+
+    Arguments with names of other systems are refused with the names here.
+    """
+
+    def __new__(cls, *args, **options):
+        check_names(cls, options)
+        return super().__new__(cls, *args, **options)
 
     def when_built(self):
         """Gives the parts the configurations of a file."""

@@ -158,6 +158,31 @@ def scaled_dot_product_attention(
     return grouped_product(dropped, value), attention_weights
 
 
+def dot_products(queries: TensorLike, keys: TensorLike) -> Tensor:
+    """Returns the products of queries and keys: the scores before mask and softmax.
+
+    The `score` of `MultiHeadAttention`. Override it to score otherwise.
+
+    A call passes all T positions in order. A step of decoding passes one query of each
+    of N hypotheses, T = N, and the whole cache, S = L * N: the keys of L positions,
+    entry l * N + n position l of hypothesis n, with places that are not yet written or
+    belong to others, which the mask then excludes. So a score must follow from the two
+    vectors alone; what depends on the distance is a matter of `RelativePositions`.
+
+    Args:
+        queries: Float tensor (B, H, T, K), multiplied by `query_scale`.
+        keys: Float tensor (B, G, S, K) of G `num_key_value_heads`.
+
+    Returns:
+        Float tensor (B, H, T, S).
+
+    Example:
+        >>> queries, keys = np.ones((1, 2, 3, 4)), np.ones((1, 2, 5, 4))
+        >>> dot_products(queries, keys).shape  # (1, 2, 3, 5)
+    """
+    return grouped_product(queries, ops.swapaxes(keys, -1, -2))
+
+
 def dot_product_attention(
     queries,
     keys,
@@ -167,7 +192,7 @@ def dot_product_attention(
     weigh=masked_softmax,  # function of scores and mask
     dropout=None,  # a `Dropout` layer in training
     fused=False,  # use a fused kernel: False never, None where faster, True always
-    score=None,  # function of queries and keys; default their product
+    score=dot_products,  # function of queries and keys
     with_weights=False,  # whether the attention weights are requested
 ):
     """Returns outputs (B, H, T, Kv) and, if made, weights (B, H, T, S)."""
@@ -179,7 +204,7 @@ def dot_product_attention(
             reason = "it returns no attention weights"
         elif not must and keras.config.is_flash_attention_enabled() is False:
             reason = "flash attention is disabled in Keras"
-        elif score is not None:
+        elif score is not dot_products:
             reason = "it computes dot products, and `score` is another function"
         elif weigh is not masked_softmax:
             reason = "it computes a softmax, and `weigh` is another function"
@@ -191,10 +216,7 @@ def dot_product_attention(
             return fused_attention(queries, keys, values, mask, bias, must), None
         if must:
             refuse_fused(reason)
-    if score is None:
-        scores = grouped_product(queries, ops.swapaxes(keys, -1, -2))
-    else:
-        scores = score(queries, keys)
+    scores = score(queries, keys)
     if bias is not None and 0 not in scores.shape:  # Keras cannot add to nothing.
         scores = ops.add(scores, bias)
     is_quick = dropout is not None and weigh is masked_softmax and in_tensorflow_graph()

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 import keras
 from keras import ops
 
-from keras_transformer.config.layer_config import check_even
+from keras_transformer.config.layer_config import Sinusoids, check_even
 from keras_transformer.config.options import check_choice, check_number
 from keras_transformer.nn.arguments import (
     check_ids,
@@ -17,6 +17,7 @@ from keras_transformer.nn.arguments import (
     check_rate,
     check_size,
     integer_ids,
+    refuse_integers,
 )
 from keras_transformer.nn.layers.adaptation import KeepsQuantisation
 from keras_transformer.nn.layers.dropout import Dropout
@@ -30,7 +31,6 @@ from keras_transformer.types import (
     TensorLike,
 )
 
-Sinusoids: TypeAlias = Literal["sinusoidal", "sinusoidal-halves", "sinusoidal-marian"]
 Positions: TypeAlias = Literal[Sinusoids, "learned", "none"]
 SINUSOIDS = typing.get_args(Sinusoids)
 POSITIONS = typing.get_args(Positions)
@@ -155,6 +155,8 @@ class PositionalEncoding(KeepsQuantisation, keras.layers.Layer):
     ) -> Tensor:
         if self.positions == "none":
             return self.dropout(inputs, training=training)
+        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+            refuse_integers(inputs)
         check_number("start", start, int, or_tensor=True, minimum=0)
         length, width = inputs.shape[1:]
         places = start + ops.arange(ops.shape(inputs)[1], dtype="int32")  # (T,)

@@ -17,6 +17,7 @@ from keras_transformer.nn.layers.attention import (
     PreparedMask,
     attention_of_step,
     dot_product_attention,
+    dot_products,
     masked_softmax,
     record_attention,
     refuse_fused,
@@ -52,6 +53,15 @@ class Heads(NamedTuple):
     width: int
 
 
+def _check_axes(query_shape, value_shape, key_shape):
+    """Raises `ValueError` unless all inputs have three axes."""
+    if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
+        raise ValueError(
+            "`query`, `value` and `key` must have the shapes (B, T, D) and (B, S, D). "
+            f"Received: {query_shape}, {value_shape}, {key_shape}"
+        )
+
+
 class StepWeights(NamedTuple):
     """Prepared matrices of a step; `()` where a layer's own call is needed."""
 
@@ -77,9 +87,9 @@ class MultiHeadAttention(ComposedLayer):
     the shape (D, H * K), in Keras (D, H, K).
 
     To change how it attends, override `weigh` (the softmax), `score` (the product of
-    queries and keys) or `attend` (all between the projections). For decoding, `step`
-    (with `step_weights` and `initial_cache`) computes one position, and `look_up` (with
-    `keys_and_values`) attends from it to a source.
+    queries and keys; `add_own_weights` adds its weights) or `attend` (all between the
+    projections). For decoding `step` (with `step_weights` and `initial_cache`) computes
+    one position, and `look_up` (with `keys_and_values`) attends from it to a source.
 
     Args:
         num_heads: Heads, h in the paper.
@@ -129,7 +139,7 @@ class MultiHeadAttention(ComposedLayer):
     """
 
     weigh = staticmethod(masked_softmax)  # (scores, mask) -> weights (B, H, T, S)
-    score = None  # (queries, keys) -> scores (B, H, T, S); `None`: their product
+    score = staticmethod(dot_products)  # (queries, keys) -> scores (B, H, T, S)
     equals_keras = True  # whether Keras has an equal layer, for `from_keras`
 
     def __init__(
@@ -213,11 +223,7 @@ class MultiHeadAttention(ComposedLayer):
     ) -> None:
         value_shape = query_shape if value_shape is None else value_shape
         key_shape = value_shape if key_shape is None else key_shape
-        if not len(query_shape) == len(value_shape) == len(key_shape) == 3:
-            raise ValueError(
-                "`query`, `value` and `key` must have the shapes (B, T, D) and "
-                f"(B, S, D). Received: {query_shape}, {value_shape}, {key_shape}"
-            )
+        _check_axes(query_shape, value_shape, key_shape)
         check_known_width(self, query=query_shape, value=value_shape, key=key_shape)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
@@ -226,11 +232,20 @@ class MultiHeadAttention(ComposedLayer):
         self.output_dense = self._projection("output_dense", output_dim)
         self.output_dense.build((None, None, self.num_heads * self.value_heads.width))
         self.add_own_weights()
-        self.input_spec = keras.InputSpec(axes={-1: query_shape[-1]})
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: query_shape[-1]})
         self.built = True
 
     def add_own_weights(self) -> None:
-        """Adds weights beside the projections; a subclass overrides it."""
+        """Adds weights beside the projections, once; override it for a `score`.
+
+        `build` calls it at its end, when the widths are known. Keras finds, trains and
+        saves what `self.add_weight` returns.
+
+        Example:
+            >>> class Additive(MultiHeadAttention):
+            ...     def add_own_weights(self):
+            ...         self.vector = self.add_weight((self.key_dim, 1), name="vector")
+        """
 
     def call(
         self,
@@ -248,6 +263,7 @@ class MultiHeadAttention(ComposedLayer):
     ) -> Tensor | tuple[Tensor, Tensor]:
         value = query if value is None else value
         key = value if key is None else key
+        _check_axes(query.shape, value.shape, key.shape)
         allowed = combined_mask(
             query,
             value,
@@ -321,7 +337,7 @@ class MultiHeadAttention(ComposedLayer):
         if self.positions is not None:
             own = places or [ops.arange(ops.shape(queries)[2], dtype="int32")] * 2
             bias = self.positions.bias(self.num_heads, *own)
-        is_usual = self.weigh is masked_softmax and self.score is None
+        is_usual = self.weigh is masked_softmax and self.score is dot_products
         # A subclass may pass another mask than the one that was prepared.
         if is_usual and prepared is not None and mask is prepared.mask:
             mask = None  # The bias masks the scores.

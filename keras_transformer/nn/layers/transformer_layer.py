@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import keras
 
 from keras_transformer.config.layer_config import (
     CAUSAL_KINDS,
+    CausalKind,
+    PositionsInside,
     SublayerConfig,
     check_ssru,
     head_width,
 )
 from keras_transformer.config.options import argument_lines, check_choice
-from keras_transformer.nn.arguments import check_known_width
+from keras_transformer.nn.arguments import check_known_width, refuse_integers
 from keras_transformer.nn.kernels.caches import Place
 from keras_transformer.nn.kernels.keras_private import carried_mask
 from keras_transformer.nn.layers.attention import PreparedMask
@@ -32,6 +34,7 @@ from keras_transformer.nn.layers.relative_positions import (
     relative_positions,
 )
 from keras_transformer.nn.layers.ssru import SSRU
+from keras_transformer.nn.masks import attention_mask
 from keras_transformer.types import (
     Activation,
     Nest,
@@ -58,7 +61,7 @@ class LayerArguments(WeightOptions, total=False):
     dropout_rate: float
     attention_dropout_rate: float | None
     activation_dropout_rate: float | None
-    positions: Literal["rotary", "alibi"] | RelativePositions | None
+    positions: PositionsInside | RelativePositions | None
 
 
 def _documented(cls: _T) -> _T:
@@ -68,6 +71,12 @@ def _documented(cls: _T) -> _T:
         options = textwrap.indent("\n".join(lines), "    ")
         cls.__doc__ = cls.__doc__.replace("        {options}", options)
     return cls
+
+
+def _of_keys(mask, *inputs):
+    """Returns a mask (B, S) as (B, 1, S); the queries are the first input."""
+    is_of_rows = len(getattr(mask, "shape", ())) == 2
+    return attention_mask(mask, *inputs) if is_of_rows else mask
 
 
 @dataclasses.dataclass
@@ -102,6 +111,8 @@ class Residual:
 
     def after(self, x, outputs, training=None):
         """Returns x with the sub-layer's outputs added."""
+        if "int" in keras.backend.standardize_dtype(x.dtype):
+            refuse_integers(x)
         width = outputs.shape[-1]
         expected = x.shape[-1]
         if width != expected and None not in (width, expected):
@@ -210,8 +221,11 @@ class TransformerLayer(ComposedLayer):
 
     def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 3:
-            expected = "`inputs` must have the shape (B, T, D)"
-            raise ValueError(f"{expected}. Received: shape {tuple(input_shape)}")
+            raise ValueError(
+                "`inputs` must have the shape (B, T, D): embed ids first, as "
+                "`PositionalEmbedding` does, and give one row as row[None]. Received: "
+                f"shape {tuple(input_shape)}"
+            )
         check_known_width(self, inputs=input_shape)
         # Made here, because the default of `key_dim` depends on the width.
         self.self_attention = self.make_attention("self_attention", input_shape[-1])
@@ -220,7 +234,7 @@ class TransformerLayer(ComposedLayer):
         self.feed_forward.build(input_shape)
         for norm in self.norms:
             norm.build(input_shape)
-        self.input_spec = keras.InputSpec(axes={-1: input_shape[-1]})
+        self.input_spec = keras.InputSpec(ndim=3, axes={-1: input_shape[-1]})
         self.built = True
 
     def call(
@@ -230,6 +244,7 @@ class TransformerLayer(ComposedLayer):
         training: bool | None = None,
     ) -> Tensor:
         causal = {"use_causal_mask": True} if self.causal else {}
+        mask = _of_keys(mask, inputs)
         x = self.self_attention_residual(
             inputs, self.self_attention, mask=mask, training=training, **causal
         )
@@ -306,7 +321,7 @@ class CausalLayer(TransformerLayer):
         num_heads: int,
         d_ff: int,
         *,
-        attention: Literal["dot-product", "ssru"] = "dot-product",
+        attention: CausalKind = "dot-product",
         **options: Unpack[LayerArguments],
     ) -> None:
         super().__init__(num_heads, d_ff, **options)
@@ -414,7 +429,8 @@ class DecoderLayer(CausalLayer):
         encoder_output_mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        mask = carried_mask(inputs) if mask is None else mask
+        mask = _of_keys(carried_mask(inputs) if mask is None else mask, inputs)
+        encoder_output_mask = _of_keys(encoder_output_mask, inputs, encoder_output)
         x = self.self_attention_residual(
             inputs,
             self.self_attention,

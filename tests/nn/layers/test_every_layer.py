@@ -506,6 +506,9 @@ MASKED = {
     ),
     "SSRU": (layers.SSRU, (TARGET,), ("mask",)),
     "encoder layer": (lambda: layers.EncoderLayer(3, 11), (SOURCE,), ("mask",)),
+    "pre-norm layer": (
+        lambda: layers.EncoderLayer(3, 11, norm_first=True), (SOURCE,), ("mask",),
+    ),
     "causal layer": (lambda: layers.CausalLayer(3, 11), (TARGET,), ("mask",)),
     "decoder layer": (
         lambda: layers.DecoderLayer(3, 11), (TARGET, SOURCE),
@@ -554,6 +557,23 @@ def test_what_an_input_carries_is_as_a_mask_given(rng, name):
     if arguments == ("mask",):  # A mask that is given wins.
         found = layer(embedding(ids[0]), mask=np.ones(ids[0].shape, bool))
         assert_close(found, plain)
+
+
+@pytest.mark.parametrize("name", [name for name in MASKED if any(MASKED[name][2])])
+def test_of_as_many_rows_as_queries_only_what_an_input_carries_is_of_rows(rng, name):
+    """With B = T a mask of two axes that is given may be (T, S), and is refused."""
+    make, ids, arguments = MASKED[name]
+    layer, embedding = make(), random_embedding(rng)
+    square = [np.resize(x, (ids[0].shape[1], x.shape[1])) for x in ids]
+    inputs = [bare(embedding(x)) for x in square]
+    flat = {a: x != 0 for a, x in zip(arguments, square, strict=True) if a}
+    is_of_rows = {"value_mask", "key_mask"} & flat.keys()
+    masks = flat if is_of_rows else {a: mask[:, None] for a, mask in flat.items()}
+    expected = ops.convert_to_numpy(layer(*inputs, **masks))
+    assert_close(layer(*map(embedding, square)), expected)
+    if not is_of_rows:
+        with pytest.raises(ValueError, match=r"write mask\[:, None\]"):
+            layer(*inputs, **flat)
 
 
 @pytest.mark.parametrize("of_keras", (False, True))
