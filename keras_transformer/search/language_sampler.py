@@ -15,7 +15,7 @@ from keras_transformer.models.own_model import OwnLanguageModel
 from keras_transformer.nn.arguments import check_ids
 from keras_transformer.search.compiled import Compiled, step_maker
 from keras_transformer.search.generator import rules_of
-from keras_transformer.search.sampling import sample
+from keras_transformer.search.sampling import sample_tokens
 from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
@@ -119,7 +119,7 @@ class LanguageSampler:
     def _draw(self, prompts, uniforms, temperature, lengths, no_repeat_ngram_size=0):
         batch, length = ops.shape(uniforms)
         config = self.config.replace(no_repeat_ngram_size=no_repeat_ngram_size)
-        return sample(
+        return sample_tokens(
             step=self._step_with(self.model.decoding_weights()),
             state=self.model.start_decoding(batch, length),
             uniforms=uniforms,
