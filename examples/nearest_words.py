@@ -58,7 +58,7 @@ def main(arguments=None):
     parser.add_argument("--side", choices=("source", "target"), default="source")
     parser.add_argument("--count", type=int, default=10, help="pieces to show")
     options = parser.parse_args(arguments)
-    translator = kt.Translator.load(options.run)
+    translator = kt.load(options.run)
     tokenizer = getattr(translator.tokenizers, options.side)
     directions = directions_of(translator, options.side)
     found = {}

@@ -102,7 +102,7 @@ def main(arguments=None, config=CONFIG):
             given = text, kt.open_pairs(valid), config, options.size, folder
             translator = train(*given)
             minutes = (time.perf_counter() - begin) / 60
-            found[name] = kt.evaluate(translator, pairs)
+            found[name] = kt.evaluate_translator(translator, pairs)
             print(f"{name}: {minutes:.1f} minutes of training\n{found[name]}")
             print_times(translator)
             seen = translator.align([pairs[len(pairs) // 2][0]])[0]

@@ -69,7 +69,7 @@ def main(arguments=None, config=CONFIG):
     translator = kt.train(training, options.run, config, validation)
     pairs = [(pair.source, pair.target) for pair in test.pairs()]
     output = Path(options.run) / "test.translations.txt"
-    print(kt.evaluate(translator, pairs, output, show_progress=True))
+    print(kt.evaluate_translator(translator, pairs, output, show_progress=True))
     lines = output.read_text(encoding="utf-8").splitlines()
     bleu = tokenized_lowercased_bleu(lines, [target for _, target in pairs])
     print(f"tokenised, lowercased BLEU {bleu:.2f}")

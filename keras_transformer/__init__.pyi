@@ -1,8 +1,23 @@
 """The public names, for type checkers; `__init__.py` loads each when asked for."""
 
-from . import testing as testing
+from . import (
+    apps as apps,
+    config as config,
+    formats as formats,
+    models as models,
+    nn as nn,
+    search as search,
+    testing as testing,
+    text as text,
+    training as training,
+)
 from .apps import plots as plots
-from .nn import layers as layers, losses as losses, masks as masks
+from .nn import (
+    layers as layers,
+    losses as losses,
+    masks as masks,
+    optimizers as optimizers,
+)
 from .config import (
     DataConfig as DataConfig,
     DecodingConfig as DecodingConfig,
@@ -17,9 +32,9 @@ from .search import (
     SpecialIds as SpecialIds,
     beam_search as beam_search,
     reordering as reordering,
-    sample as sample,
+    sample_tokens as sample_tokens,
 )
-from .training.evaluation import evaluate as evaluate
+from .training.evaluation import evaluate_translator as evaluate_translator
 from .models import (
     ExactModel as ExactModel,
     split_batches_over_cores as split_batches_over_cores,
@@ -32,6 +47,7 @@ from .formats import (
     import_hugging_face as import_hugging_face,
     import_marian as import_marian,
     import_model as import_model,
+    load as load,
 )
 from .nn.layers import (
     SSRU as SSRU,
@@ -75,6 +91,7 @@ from .text import (
     Corpus as Corpus,
     Tokenizer as Tokenizer,
     TokenizerPair as TokenizerPair,
+    clean_pairs as clean_pairs,
     learn_tokenizers as learn_tokenizers,
     mixed_pairs as mixed_pairs,
     open_pairs as open_pairs,

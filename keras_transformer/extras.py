@@ -37,7 +37,7 @@ def attach_stub(package: str, file: str) -> tuple:
         try:
             return load(name)
         except ImportError as error:
-            return _Missing(name, (), {"__doc__": _reason(name, error)})
+            return _Missing(name, (), {"__doc__": reason_of(f"`{name}`", error)})
 
     return get, list_names, names
 
@@ -54,18 +54,18 @@ class _Missing(type):
         raise ImportError(cls.__doc__)
 
 
-def _reason(name, error):
-    """Returns what to install; raises an `ImportError` if Keras lacks its backend."""
+def reason_of(what: str, error: ImportError) -> str:
+    """Returns what to install; an `ImportError` if Keras itself lacks its backend."""
     if not isinstance(error, ModuleNotFoundError):
         return str(error)
-    module = error.name.partition(".")[0]
-    how = how_to_install(_EXTRAS.get(module, "text"))
-    if module in ("tensorflow", "jax", "torch"):
+    package = str(error.name).partition(".")[0]
+    how = how_to_install(_EXTRAS.get(package, "text"))
+    if package in ("tensorflow", "jax", "torch"):
         try:
             importlib.import_module("keras")
         except ImportError:
             raise ImportError(
-                f"Keras needs a backend, and {module} is not installed: {how} brings "
+                f"Keras needs a backend, and {package} is not installed: {how} brings "
                 "TensorFlow; with JAX or PyTorch set KERAS_BACKEND to jax or torch."
             ) from error
-    return f"`{name}` needs {module}, which is not installed: {how}."
+    return f"{what} needs {package}, which is not installed: {how}."

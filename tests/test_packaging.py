@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import keras_transformer
-from keras_transformer import config
+from keras_transformer import config, extras
 from keras_transformer.extras import how_to_install
 from tests.tiny_run import ROOT, in_a_process
 
@@ -110,8 +110,9 @@ def test_the_metadata_is_what_an_index_shows(metadata):
     assert metadata["Home-page"] is None and metadata["Project-URL"] is None
     needs = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
     always = {need.name for need in needs if "extra" not in str(need.marker)}
-    assert {"tensorflow", "keras", "tensorflow-text", "keras-nlp"} <= always
-    assert "pytest" not in always
+    assert always == {"keras", "numpy", "lazy_loader"}
+    names = {need.name for need in needs if "extra" in str(need.marker)}
+    assert {"tensorflow", "tensorflow-text", "keras-nlp", "pytest"} <= names
 
 
 @built
@@ -162,17 +163,32 @@ def test_every_version_has_its_changes(setup):
     assert setup["metadata"]["author"]
 
 
+def requirements(setup, extra):
+    """The packages of an extra, with those of the extras that it names."""
+    found = set()
+    for line in setup["options.extras_require"][extra].split("\n"):
+        if line and line[0] != "#":
+            need = Requirement(line)
+            is_own = need.name == setup["metadata"]["name"]
+            found |= {need.name} - {setup["metadata"]["name"]}
+            for name in need.extras if is_own else ():
+                found |= requirements(setup, name)
+    return found
+
+
 def test_an_extra_has_all_that_it_needs_of_another(setup):
-    """Each extra spells out what it needs, which one may forget in the second place."""
-    extras = {
-        name: {line for line in text.split("\n") if line and line[0] != "#"}
-        for name, text in setup["options.extras_require"].items()
-    }
-    # The reference imports the plots; `dev` runs every test and more.
-    assert extras["plots"] <= extras["docs"]
-    assert extras["plots"] <= extras["examples"] <= extras["test"]
-    assert extras["serve"] <= extras["test"] <= extras["dev"]
-    assert extras["docs"] <= extras["test"]
+    base = setup["options"]["install_requires"].split("\n")
+    base = [Requirement(line).name for line in base if line and line[0] != "#"]
+    assert base == ["keras", "numpy", "lazy_loader"]
+    text = requirements(setup, "text")
+    assert {"tensorflow", "tensorflow-text", "keras-nlp", "sacrebleu"} <= text
+    names = {*setup["options.extras_require"]}
+    assert all(text <= requirements(setup, name) for name in names - {"plots"})
+    everything = set().union(*(requirements(setup, name) for name in names))
+    # Those for a GPU have packages of the others.
+    assert requirements(setup, "dev") == everything - {"jax"}
+    heavy = {"ray", "kubernetes-validate", "ruff"}
+    assert requirements(setup, "test") == everything - {"jax"} - heavy
 
 
 def test_errors_advise_extras_that_can_be_installed(setup):
@@ -184,6 +200,7 @@ def test_errors_advise_extras_that_can_be_installed(setup):
         assert "keras-transformer-seq2seq[" not in source, path
         calls = r"(?:how_to_install\(|required\([^)]*, )['\"]([\w-]+)['\"]\)"
         advised |= {*re.findall(calls, source)}
+    advised |= {"text", *extras._EXTRAS.values()}
     assert {"plots", "import", "gpu-jax"} <= advised
     assert advised <= {*setup["options.extras_require"]}
 
@@ -265,16 +282,52 @@ Hidden.names -= {"fcntl", "resource"}
 NAMES = """
 from keras_transformer.apps import cli
 
-for name in kt.__all__:
+for name in dir(kt):
+    value = getattr(kt, name)
     try:
-        getattr(kt, name)
+        if type(value).__name__ == "_Missing" or name == "ExportedTranslator":
+            value("none")
     except ImportError as error:
         print(name, error)
-try:
-    kt.ExportedTranslator("none")
-except ImportError as error:
-    print("ExportedTranslator", error)
 assert cli.main(["quickstart"]) == 1
+"""
+# What needs an extra is there, and says so when it is used.
+WITHOUT_EXTRAS = """
+Hidden.names |= {
+    "tensorflow", "sentencepiece", "sacrebleu", "tensorboard", "matplotlib", "yaml",
+    "starlette", "uvicorn", "ray", "onnx", "tf2onnx", "safetensors", "ai_edge_litert",
+}
+import inspect, pydoc
+from keras_transformer import *
+import keras_transformer as kt
+from keras_transformer.apps import cli
+
+members = dict(inspect.getmembers(kt))
+assert members.keys() >= {*kt.__all__} and hasattr(kt, "plots")
+assert "Translator" in pydoc.render_doc(kt) and "curves" in pydoc.render_doc(kt.plots)
+assert not hasattr(kt.Translator, "__wrapped__")
+print(sum(1 for member in members.values() if type(member).__name__ == "_Missing"))
+for use in (
+    lambda: kt.train([("a", "b")], "run"),
+    lambda: kt.Translator.load("run"),
+    lambda: kt.plots.training_curves("run"),
+    lambda: kt.EncoderLayer(2, 8),
+):
+    try:
+        use()
+    except ImportError as error:
+        print(error)
+assert cli.main(["quickstart"]) == 1
+"""
+WITHOUT_BACKEND = """
+Hidden.names |= {"tensorflow"}
+import keras_transformer as kt
+
+kt.RunConfig()
+try:
+    kt.EncoderLayer
+except ImportError as error:
+    print(error)
 """
 
 WITHOUT_TENSORFLOW = """
@@ -327,9 +380,30 @@ def test_models_run_without_it_and_names_that_need_it_say_what_is_missing(
     assert "Traceback" not in errors
 
 
+def test_without_extras_every_name_is_there_and_says_what_it_needs(tmp_path):
+    pytest.importorskip("jax")
+    lines, errors = run(WITHOUT_EXTRAS, tmp_path, KERAS_BACKEND="jax")
+    how = ', which is not installed: `pip install ".[{}]"` in a clone of '
+    how += "keras_transformer."
+    assert int(lines[0]) >= len(OF_TEXTS)
+    assert lines[1:] == [
+        "`train` needs tensorflow" + how.format("text"),
+        "`Translator` needs tensorflow" + how.format("text"),
+        "`training_curves` needs matplotlib" + how.format("plots"),
+    ]
+    assert errors.endswith("error: This needs tensorflow" + how.format("text") + "\n")
+
+
+def test_without_a_backend_the_error_says_how_to_get_one(tmp_path):
+    lines, _ = run(WITHOUT_BACKEND, tmp_path, KERAS_BACKEND="tensorflow")
+    (line,) = lines
+    assert line.startswith("Keras needs a backend, and tensorflow is not installed: ")
+    assert 'pip install ".[text]"' in line and "KERAS_BACKEND to jax or torch" in line
+
+
 def test_the_error_names_what_an_installation_takes(setup):
     """All but Windows gets it; there the rest installs."""
-    lines = setup["options"]["install_requires"].splitlines()
+    lines = setup["options.extras_require"]["text"].splitlines()
     needs = [Requirement(line) for line in lines if line and not line.startswith("#")]
     (text,) = (need for need in needs if need.name == "tensorflow-text")
     for system in ("Linux", "Darwin", "Windows"):

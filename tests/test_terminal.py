@@ -111,7 +111,7 @@ def test_a_run_and_a_corpus_may_have_any_name(run_directory, tmp_path):
 
 def test_errors_and_usage_print_no_escape_sequence(capsys):
     assert cli.main(["translate", RED, "a"]) == 1
-    words = "error: \\x1b[31mred is not a directory: MODEL is that"
+    words = "error: \\x1b[31mred must be a training run, a "
     assert words in capsys.readouterr().err
     for words, line in (
         (["serve", "a", RED], "unrecognized arguments: \\x1b[31mred\n"),
@@ -130,7 +130,8 @@ def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
     monkeypatch.setattr(verbs, "load_translator", lambda _: None)
     monkeypatch.setattr(
-        "keras_transformer.training.evaluation.evaluate", lambda *a, **k: scores
+        "keras_transformer.training.evaluation.evaluate_translator",
+        lambda *a, **k: scores,
     )
     assert cli.main(["evaluate", "any", "--test", str(path)]) == 0
     assert capsys.readouterr().out == f"{scores}\n"

@@ -2,8 +2,8 @@
 
     python examples/why/temperature.py --plot temperature.png
 
-The table counts what the package's `sample` draws; the picture has the formula as
-lines and the counts as dots.
+The table counts what the package's `sample_tokens` draws; the picture has the formula
+as lines and the counts as dots.
 """
 
 import keras_transformer.quiet
@@ -33,7 +33,7 @@ def drawn(temperature, count, seed=1):
     *words, end = WORDS.values()
     row = np.array([0.0, 0.0, end, *words], "float32")  # Padding, start, end, words.
     uniforms = np.random.default_rng(seed).random((count, 1))
-    result = kt.sample(
+    result = kt.sample_tokens(
         lambda ids, parents, state: (np.tile(row, (count, 1)), state),
         (),
         uniforms=uniforms,

@@ -122,8 +122,8 @@ class TrainingConfig(Config):
     distribute: str = option(
         "none",
         "devices to train on: one, all of this host (mirrored) or of several hosts; on "
-        "JAX, all with a copy of the model each, or with its matrices split",
-        choices=("none", "mirrored", "multi_worker", "data_parallel", "model_parallel"),
+        "JAX all of this host (data_parallel)",
+        choices=("none", "mirrored", "multi_worker", "data_parallel"),
     )
     seed: int = option(
         1, "seed of weights, dropout and shuffling", minimum=0, maximum=2**32 - 1

@@ -10,6 +10,7 @@ from .lite_translator import LiteTranslator as LiteTranslator
 from .litert import (
     export_litert as export_litert,
 )
+from .load import load as load
 from .marian import import_marian as import_marian
 from .onnx import export_onnx as export_onnx
 from .safetensors import export_safetensors as export_safetensors

@@ -233,7 +233,7 @@ class ExportedTranslator(TextTranslator):
         ValueError: If it is damaged or no export of a translator.
 
     Example:
-        >>> translator = ExportedTranslator("saved_models/en-de/1")
+        >>> translator = load("saved_models/en-de/1")
         >>> translator(["A man is sleeping."])
         ['Ein Mann schläft.']
     """

@@ -58,7 +58,7 @@ class Ensemble(ExportableModel):
             special ids differ.
 
     Example:
-        >>> runs = [Translator.load(run) for run in ("runs/a", "runs/b")]
+        >>> runs = [load(run) for run in ("runs/a", "runs/b")]
         >>> model = Ensemble([run.model for run in runs])
         >>> model((np.array([[5, 6, 2]]), np.array([[1, 7]]))).shape  # (1, 2, V)
     """

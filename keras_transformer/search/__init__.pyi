@@ -5,7 +5,7 @@ from .beam import (
 )
 from .generator import Generator as Generator
 from .language_sampler import LanguageSampler as LanguageSampler
-from .sampling import sample as sample
+from .sampling import sample_tokens as sample_tokens
 from .tokens import (
     Constraints as Constraints,
     DecodingResult as DecodingResult,
@@ -15,6 +15,7 @@ from .tokens import (
 from .translation import (
     Alignment as Alignment,
     Score as Score,
+    Sentence as Sentence,
     TextTranslator as TextTranslator,
     Translation as Translation,
 )

@@ -15,7 +15,7 @@ from keras_transformer.nn.arguments import check_ids
 from keras_transformer.nn.kernels.execution import keeps_shapes
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
 from keras_transformer.search.compiled import Compiled
-from keras_transformer.search.sampling import sample
+from keras_transformer.search.sampling import sample_tokens
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.tokens import (
     IMPOSSIBLE,
@@ -159,7 +159,7 @@ class Generator:
     def _sample(self, source, lengths, uniforms, temperature):
         source, longest, limit = self._sizes(source, lengths)
         weights = self.weights or self.model.decoding_weights()
-        return sample(
+        return sample_tokens(
             step=functools.partial(self.model.decode_step, weights=weights),
             state=self.model.start_decoding(source, limit),
             uniforms=uniforms,

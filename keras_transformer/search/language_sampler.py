@@ -16,7 +16,7 @@ from keras_transformer.models.own_model import OwnLanguageModel
 from keras_transformer.nn.arguments import check_ids
 from keras_transformer.search.compiled import Compiled
 from keras_transformer.search.generator import rules_of
-from keras_transformer.search.sampling import sample
+from keras_transformer.search.sampling import sample_tokens
 from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
@@ -120,7 +120,7 @@ class LanguageSampler:
         batch, length = ops.shape(uniforms)
         config = self.config.replace(no_repeat_ngram_size=no_repeat_ngram_size)
         weights = self.model.decoding_weights()
-        return sample(
+        return sample_tokens(
             step=functools.partial(self.model.decode_step, weights=weights),
             state=self.model.start_decoding(batch, length),
             uniforms=uniforms,

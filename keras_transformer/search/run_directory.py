@@ -26,6 +26,11 @@ def check_new_directory(directory: Path):
         )
 
 
+def is_run(path: Path) -> bool:
+    """Whether it is the directory of a run, finished or not, and not an export."""
+    return any((path / name).exists() for name in ("model.keras", DATA))
+
+
 def trained_directory(path: str | Path) -> Path:
     """Returns the directory of a trained translator, or raises `FileNotFoundError`.
 

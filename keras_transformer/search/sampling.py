@@ -43,7 +43,7 @@ _HOTTEST = 1e30
 _ALMOST_ONE = 1.0 - 2.0**-23
 
 
-def sample(
+def sample_tokens(
     step: Callable[..., Any],
     state: Nest,
     *,
@@ -91,7 +91,7 @@ def sample(
     Example:
         >>> def step(ids, parents, state):  # after token n comes n + 1 or n + 2
         ...     return 9 * ops.one_hot(ids + 1, 9) + 8 * ops.one_hot(ids + 2, 9), state
-        >>> result = sample(
+        >>> result = sample_tokens(
         ...     step, (), uniforms=[[0.1, 0.9, 0.1, 0.9], [0.7] * 4],
         ...     temperature=[1.0, 0.0], max_lengths=[4, 4], limit=4,
         ...     special_ids=SpecialIds(pad_id=0, start_id=1, end_id=5), top_k=100,

@@ -48,7 +48,7 @@ class Translator(TextTranslator):
             later one.
 
     Example:
-        >>> translator = Translator.load("runs/en-de")
+        >>> translator = load("runs/en-de")
         >>> translator(["Two men are talking."])
         ['Zwei Männer unterhalten sich.']
     """
@@ -220,7 +220,7 @@ class Translator(TextTranslator):
                 format does not support the model or the tokenizers.
 
         Example:
-            >>> translator = Translator.load("runs/en-de")
+            >>> translator = load("runs/en-de")
             >>> translator.export("saved_models/en-de", languages=("en", "de"))
             >>> translator.export("lite/en-de", "litert", quantize="int8")
         """

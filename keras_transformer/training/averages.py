@@ -32,7 +32,7 @@ def average_run(
 ) -> list[Path]:
     """Writes a translator of the mean of a run's checkpoints.
 
-    The run may be unfinished. `Translator.load` and the verbs `evaluate`, `translate`
+    The run may be unfinished. `load` and the verbs `evaluate`, `translate`
     and `export` take the new directory, whose summary.json is for the model card.
 
     Args:

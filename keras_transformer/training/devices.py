@@ -29,23 +29,9 @@ _BACKENDS = {
     "mirrored": "tensorflow",
     "multi_worker": "tensorflow",
     "data_parallel": "jax",
-    "model_parallel": "jax",
 }
 # Number of hosts, from which `keras.distribution.initialize()` reads it.
 _HOSTS_OF_JAX = "KERAS_DISTRIBUTION_NUM_PROCESSES"
-# How `model_parallel` splits weights, by path: the axis "model" is spread over the
-# devices (Shoeybi et al., 2019, section 3, https://arxiv.org/abs/1909.08053). Each
-# device has a copy of all other weights.
-TRANSFORMER_LAYOUT = {
-    r".*attention/(query|key|value)_dense/kernel": (None, "model"),
-    r".*attention/(query|key|value)_dense/bias": ("model",),
-    r".*attention/output_dense/kernel": ("model", None),
-    r".*feed_forward/hidden_dense/kernel": (None, "model"),
-    r".*feed_forward/hidden_dense/bias": ("model",),
-    r".*feed_forward/output_dense/kernel": ("model", None),
-    r".*embedding/embeddings": ("model", None),
-    r"[^/]*/output_dense/kernel": (None, "model"),
-}
 
 
 class Distribution:
@@ -113,53 +99,18 @@ class ReplicatedOnTensorFlow(Distribution):
         return float(self.strategy.reduce("MEAN", values, axis=None))
 
 
-class SpreadOnJax(Distribution):
-    """Data and weights spread over JAX devices of a host by a `keras.distribution`."""
+class ReplicatedOnJax(Distribution):
+    """Copies of the model on the JAX devices of a host, by a `keras.distribution`."""
 
-    def __init__(self, distribution):
-        mesh = distribution.device_mesh
-        self.num_replicas = mesh.shape[mesh.axis_names.index("batch")]
+    def __init__(self, distribution: keras.distribution.DataParallel):
+        (self.num_replicas,) = distribution.device_mesh.shape
 
     def dataset(self, batches):
         return pad_rows(batches, self.num_replicas)
 
 
-class TransformerParallel(keras.distribution.ModelParallel):
-    """`ModelParallel` by `TRANSFORMER_LAYOUT`, where `model_devices` divides an axis.
-
-    Raises `ValueError` if `model_devices` does not divide the number of devices.
-    """
-
-    def __init__(self, model_devices: int):
-        devices = keras.distribution.list_devices()
-        if len(devices) % model_devices:
-            raise ValueError(
-                "`model_devices` must divide the number of devices. Received: "
-                f"model_devices={model_devices}, {len(devices)} devices"
-            )
-        shape = (len(devices) // model_devices, model_devices)
-        mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
-        layout_map = keras.distribution.LayoutMap(mesh)
-        for pattern, axes in TRANSFORMER_LAYOUT.items():
-            layout_map[pattern] = axes
-        super().__init__(
-            layout_map=layout_map, batch_dim_name="batch", auto_shard_dataset=False
-        )
-        self.model_devices = model_devices
-
-    def get_variable_layout(self, variable):
-        layout = super().get_variable_layout(variable)
-        for size, axis in zip(variable.shape, layout.axes, strict=True):
-            if axis is not None and size % self.model_devices:
-                whole = [None] * len(variable.shape)
-                return keras.distribution.TensorLayout(whole, self.device_mesh)
-        return layout
-
-
 @contextlib.contextmanager
-def distribution_scope(
-    distribute: str = "none", model_devices: int | None = None
-) -> Iterator[Distribution]:
+def distribution_scope(distribute: str = "none") -> Iterator[Distribution]:
     """Sets up the devices for training; make, train and use the model inside.
 
     With "multi_worker", call it before TensorFlow computes anything, set the
@@ -168,10 +119,7 @@ def distribution_scope(
     Args:
         distribute: "none"; "mirrored", all GPUs of this host, or all its logical CPU
             devices; "multi_worker", those of all hosts in TF_CONFIG; with JAX
-            "data_parallel", a copy of the model on each device, or "model_parallel",
-            its matrices spread over the devices.
-        model_devices: Devices that share one copy of the model with "model_parallel";
-            default all.
+            "data_parallel", a copy of the model on each device of this host.
 
     Yields:
         A `Distribution`.
@@ -227,11 +175,8 @@ def distribution_scope(
                 f"{os.environ.get(_HOSTS_OF_JAX, jax.process_count())} processes"
             )
         spread = keras.distribution.DataParallel(auto_shard_dataset=False)
-        if distribute == "model_parallel":
-            devices = model_devices or len(keras.distribution.list_devices())
-            spread = TransformerParallel(devices)
         with spread.scope():
-            yield SpreadOnJax(spread)
+            yield ReplicatedOnJax(spread)
 
 
 def pad_rows(batches: tf.data.Dataset, multiple: int) -> tf.data.Dataset:

@@ -72,7 +72,7 @@ class Scores:
         )
 
 
-def evaluate(
+def evaluate_translator(
     translate: Callable[[list[str]], list[str]],
     pairs: Iterable[tuple[str, str]],
     output: str | Path | None = None,
@@ -102,7 +102,8 @@ def evaluate(
         ValueError: If there is no pair.
 
     Example:
-        >>> evaluate(lambda texts: texts, [("a b c d", "a b c d")]).bleu  # 100.0
+        >>> pairs = [("a b c d", "a b c d")]
+        >>> evaluate_translator(lambda texts: texts, pairs).bleu  # 100.0
     """
     rows = [(source, reference) for source, reference, *_ in pairs]
     if not rows:

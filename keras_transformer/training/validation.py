@@ -13,7 +13,7 @@ from keras_transformer.search.run_directory import TEST, record_scores
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import say
 from keras_transformer.text import BadLines, open_pairs
-from keras_transformer.training.evaluation import evaluate
+from keras_transformer.training.evaluation import evaluate_translator
 
 # A translation of a lower chrF is wrong.
 _RIGHT = 40.0
@@ -30,8 +30,8 @@ _LOWEST = -1e6
 class Validation:
     """Computes loss, accuracy and perplexity of the validation pairs, and maybe scores.
 
-    BLEU and chrF are those of `evaluate`, of greedy translations of some pairs, which
-    are faster than a beam.
+    BLEU and chrF are those of `evaluate_translator`, of greedy translations of some
+    pairs, which are faster than a beam.
     """
 
     def __init__(self, run: Any):
@@ -59,7 +59,9 @@ class Validation:
         figures = {f"val_{name}": float(value) for name, value in logs.items()}
         if not self._pairs:
             return figures
-        scores = evaluate(self._translate, self._pairs, tokenizer=run.bleu_tokenizer)
+        scores = evaluate_translator(
+            self._translate, self._pairs, tokenizer=run.bleu_tokenizer
+        )
         if not self._is_described:
             self._is_described = True
             say(
@@ -120,7 +122,7 @@ def score_test_set(run: Any, translator: Translator) -> dict[str, Any]:
     path = run.path / TEST
     text = open_pairs(path)
     pairs = [pair[1:] for pair in text.pairs()]
-    scores = dataclasses.asdict(evaluate(translator, pairs))
+    scores = dataclasses.asdict(evaluate_translator(translator, pairs))
     record_scores(run.path, TEST, text.fingerprint(), translator.config, scores)
     return {"test": scores}
 

@@ -9,7 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_transformer import ExportedTranslator, LiteTranslator
+from keras_transformer import (
+    ExportedTranslator,
+    LiteTranslator,
+    Translator,
+    load,
+)
 from keras_transformer.apps import cli
 from tests import tiny_run
 
@@ -215,3 +220,26 @@ def test_they_check_what_they_are_asked(translator, exported):
             one.nbest("a text")
     with pytest.raises(ValueError, match="`per_head` must be False"):
         exported.align(["a"], per_head=True)
+
+
+def test_one_function_opens_all_that_translates(
+    run_directory, saved_model, lite_export, tmp_path
+):
+    for path, kind in (
+        (run_directory, Translator),
+        (str(saved_model), ExportedTranslator),
+        (saved_model.parent, ExportedTranslator),
+        (lite_export, LiteTranslator),
+    ):
+        translator = load(path)
+        assert type(translator) is kind
+        if kind is not Translator:
+            assert translator.path in (saved_model, lite_export)
+    (tmp_path / "file").touch()
+    for name, words in (
+        ("missing", "nothing is there"),
+        ("file", "a file"),
+        ("", "a directory with file"),
+    ):
+        with pytest.raises(FileNotFoundError, match=f"must be a .* run.*: {words}$"):
+            load(tmp_path / name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Translator, evaluate, open_pairs
+from keras_transformer import Translator, evaluate_translator, open_pairs
 from keras_transformer.apps import cli
 from keras_transformer.apps.cli import use_verbs
 from keras_transformer.formats.model_card import model_card
@@ -41,7 +41,7 @@ def live(run_directory):
 
 
 def scored(live, run, name="test.tsv", search=None, pairs=tiny_run.VALID):
-    scores = evaluate(live, pairs)
+    scores = evaluate_translator(live, pairs)
     scores = dataclasses.replace(scores, bleu=12.345, chrf=34.567)  # Not 0 or 100.
     values = dataclasses.asdict(scores)
     record_scores(run, name, "its lines", search or live.config, values)
@@ -177,7 +177,7 @@ def test_who_records_at_once_waits_for_the_other(run, live):
 def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys):
     """Whatever a training writes while they are loaded, and while they translate."""
     test = tiny_run.write_pairs(run.parent / "x.tsv", tiny_run.VALID)
-    load, score, loaded = use_verbs.load_runs, evaluation.evaluate, []
+    load, score, loaded = use_verbs.load_runs, evaluation.evaluate_translator, []
 
     def loads(*words):
         translator = load(*words)
@@ -191,7 +191,7 @@ def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys)
         return score(*words, **options)
 
     monkeypatch.setattr(use_verbs, "load_runs", loads)
-    monkeypatch.setattr(evaluation, "evaluate", scores)
+    monkeypatch.setattr(evaluation, "evaluate_translator", scores)
     assert cli.main(["evaluate", str(run), "--test", str(test), "--quiet"]) == 0
     assert len(loaded) == 2 and loaded[0] == loaded[1]
     (entry,) = json.loads((run / "scores.json").read_text("utf-8"))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_transformer.search import Constraints, sample
+from keras_transformer.search import Constraints, sample_tokens
 from keras_transformer.search.sampling import _draw
 from keras_transformer.search.tokens import score_in_parts, token_log_probabilities
 from tests.search.table_steps import (
@@ -38,7 +38,7 @@ def draw(table, sentences, seed=0, **options):
         )
         | options
     )
-    result = sample(
+    result = sample_tokens(
         history_step(table),
         history_state(sentences),
         limit=limit,
@@ -99,7 +99,7 @@ def test_a_number_inverts_the_distribution_function(size, options):
     temperature = filters.pop("temperature", 1.0)
     logits = rng.normal(0, 2, size).astype("float32")
     uniforms = rng.random((499, 1)).astype("float32")
-    result = sample(
+    result = sample_tokens(
         lambda ids, parents, state: (ops.tile(logits[None], (499, 1)), state),
         (),
         uniforms=uniforms,
@@ -289,7 +289,7 @@ def test_sampling_stops_when_every_row_has_ended():
         calls.append(1)
         return ops.one_hot(ids + 1, VOCABULARY) * 99.0, state
 
-    result = sample(
+    result = sample_tokens(
         step,
         (),
         uniforms=np.full((2, 99), 0.5),

@@ -8,7 +8,12 @@ import pytest
 import sacrebleu
 import tensorflow as tf
 
-from keras_transformer import DecodingConfig, ExportedTranslator, Translator, evaluate
+from keras_transformer import (
+    DecodingConfig,
+    ExportedTranslator,
+    Translator,
+    evaluate_translator,
+)
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.translation import Translation
 from keras_transformer.text import Corpus
@@ -247,7 +252,7 @@ def translate(texts):
 
 
 def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
-    scores = evaluate(translate, PAIRS)
+    scores = evaluate_translator(translate, PAIRS)
     bleu = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES])
     chrf = sacrebleu.corpus_chrf(TRANSLATIONS, [REFERENCES])
     lower = sacrebleu.corpus_bleu(TRANSLATIONS, [REFERENCES], lowercase=True)
@@ -267,7 +272,7 @@ def test_scores_are_those_of_sacrebleu_and_say_how_they_were_computed(capsys):
     assert lines[1] == f"chrF {scores.chrf:.2f}  {scores.chrf_signature}"
     assert lines[2].startswith("3 sentences in ")
     # Progress is for terminals, and changes no score.
-    assert evaluate(translate, PAIRS, show_progress=True).bleu == scores.bleu
+    assert evaluate_translator(translate, PAIRS, show_progress=True).bleu == scores.bleu
     assert capsys.readouterr() == ("", "")
 
 
@@ -319,11 +324,11 @@ def test_the_speed_is_that_after_the_first_call(monkeypatch):
         clock[0] += seconds.pop(0)
         return texts
 
-    scores = evaluate(slow, [("a", "a")] * 600)
+    scores = evaluate_translator(slow, [("a", "a")] * 600)
     assert (scores.seconds, scores.rate) == (82.0, (600 - 256) / 2)
     assert str(scores).endswith("600 sentences in 82.0 s (172.0 sentences/s)")
     seconds.append(80.0)
-    few = evaluate(slow, [("a", "a")])
+    few = evaluate_translator(slow, [("a", "a")])
     assert few.rate is None
     assert str(few).endswith("1 sentence in 80.0 s (start included)")
 
@@ -336,14 +341,14 @@ def test_every_source_is_translated_once_and_in_order():
         asked.extend(texts)
         return [text.replace("sentence", "reference") for text in texts]
 
-    assert evaluate(remember, iter(pairs)).sentences == 600
+    assert evaluate_translator(remember, iter(pairs)).sentences == 600
     assert asked == [source for source, _ in pairs]
 
 
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r", "\u2028", "\x0b"])
 def test_the_output_has_one_line_a_sentence(tmp_path, breaks):
     output = tmp_path / "new" / "translations.txt"
-    evaluate(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
+    evaluate_translator(lambda texts: ["a" + breaks + "b", "", "ü"], PAIRS, output)
     assert output.read_bytes() == "a b\n\nü\n".encode()
     assert [path.name for path in output.parent.iterdir()] == ["translations.txt"]
 
@@ -353,7 +358,7 @@ def test_without_a_translator_or_a_pair_nothing_is_written(tmp_path):
         raise RuntimeError("no translator")
 
     with pytest.raises(RuntimeError, match="no translator"):
-        evaluate(fail, PAIRS, tmp_path / "translations.txt")
+        evaluate_translator(fail, PAIRS, tmp_path / "translations.txt")
     with pytest.raises(ValueError, match="no pairs"):
-        evaluate(translate, [], tmp_path / "translations.txt")
+        evaluate_translator(translate, [], tmp_path / "translations.txt")
     assert not list(tmp_path.iterdir())

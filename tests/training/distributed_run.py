@@ -12,7 +12,6 @@ from pathlib import Path
 DEFAULTS = {
     "distribute": "none",
     "devices": 1,
-    "model_devices": None,
     "dropout": 0.0,
     "tied_embeddings": "three-way",
     "clipnorm": None,
@@ -115,16 +114,6 @@ def draws(distribution, model):
     return [int(copy[1]) for copy in copies]
 
 
-def split(variables):
-    """Number of variables of which the first of four devices holds a quarter."""
-    import keras
-
-    if keras.config.backend() != "jax":
-        return 0
-    held = [(v.value.addressable_shards[0].data.size, v.value.size) for v in variables]
-    return sum(4 * part == whole for part, whole in held)
-
-
 def train(options):
     """Trains; returns losses, weights and counters as lists and numbers."""
     import keras
@@ -136,9 +125,7 @@ def train(options):
     record = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: batch_losses.append(float(logs["loss"]))
     )
-    with distribution_scope(
-        options["distribute"], options["model_devices"]
-    ) as distribution:
+    with distribution_scope(options["distribute"]) as distribution:
         with distribution.scope():
             model = compiled(options)
         history = model.fit(
@@ -160,7 +147,6 @@ def train(options):
             "updates": int(keras.ops.convert_to_numpy(model.optimizer.iterations)),
             "nonfinite_batches": model.nonfinite_batches,
             "weights": {p: w.ravel()[:50].tolist() for p, w in weights.items()},
-            "split": [split(model.weights), split(model.optimizer.variables)],
         }
 
 

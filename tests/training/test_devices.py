@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -13,13 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_transformer import Transformer, TransformerConfig
 from keras_transformer.models import batch_step as step
 from keras_transformer.training import devices
 from keras_transformer.training.devices import (
-    TRANSFORMER_LAYOUT,
     Distribution,
-    TransformerParallel,
     distribution_scope,
     machine,
     pad_rows,
@@ -138,18 +134,14 @@ def test_replicas_drop_the_same_units_in_the_next_run(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["data_parallel", "model_parallel"])
 @pytest.mark.parametrize("tied", ["three-way", "none"])
-def test_four_jax_devices_train_as_one(tmp_path, kind, tied):
+def test_four_jax_devices_train_as_one(tmp_path, tied):
     options = {"backend": "jax", "tied_embeddings": tied}
     expected = run(tmp_path / "one.json", **options)
-    result = run(tmp_path / "four.json", distribute=kind, devices=4, **options)
+    options |= {"distribute": "data_parallel", "devices": 4}
+    result = run(tmp_path / "four.json", **options)
     assert_same_run(result, expected)
-    # In each layer, of 2 with 3 attentions: 4 kernels and 3 biases of an attention, 2
-    # kernels and 1 bias of a feed-forward network. And the vocabulary's matrices.
-    split = 3 * 7 + 2 * 3 + (3 if tied == "none" else 1)
-    # And Adam's two moments of each, of which a device holds a quarter as well.
-    assert result["split"] == ([split, 2 * split] if "model" in kind else [0, 0])
+    assert result["replicas"] == 4
 
 
 @pytest.mark.slow
@@ -163,20 +155,6 @@ def test_two_workers_train_as_one_process(tmp_path, options):
     assert [worker["chief"] for worker in workers] == [True, False]
     for worker in workers:
         assert_same_run(worker, expected)
-
-
-def test_each_pattern_of_the_layout_finds_weights_and_none_has_two():
-    sizes = {"source_vocabulary_size": 7, "target_vocabulary_size": 7}
-    options = {"tied_embeddings": "none", "use_bias": True}
-    config = TransformerConfig.preset("tiny", **sizes, **options)
-    paths = [weight.path for weight in Transformer(config).weights]
-    found = [
-        [path for path in paths if re.fullmatch(pattern, path)]
-        for pattern in TRANSFORMER_LAYOUT
-    ]
-    assert all(found)
-    assert len(sum(found, [])) == len(set(sum(found, [])))
-    assert any(path.endswith("/output_dense/kernel") for path in found[-1])
 
 
 def test_one_device_changes_nothing():
@@ -205,7 +183,7 @@ BAD_CLUSTER = r"TF_CONFIG, such as .*Received: {"
 # The environment, what is asked for, and what is said.
 REFUSED = [
     ({}, "all", "must be one of none, mirrored, multi_worker"),
-    ({}, "model_parallel", "set KERAS_BACKEND=jax"),
+    ({}, "data_parallel", "set KERAS_BACKEND=jax"),
     ({}, "multi_worker", "needs the environment variable TF_CONFIG"),
     ({"TF_CONFIG": "{bad"}, "multi_worker", BAD_CLUSTER),
     ({"TF_CONFIG": "{}"}, "multi_worker", BAD_CLUSTER),
@@ -215,9 +193,7 @@ REFUSED = [
         {"KERAS_DISTRIBUTION_NUM_PROCESSES": "2", "KERAS_BACKEND": "jax"},
         "data_parallel", "one host.*'multi_worker'. Received: 2 processes",
     ),
-    (
-        {"KERAS_BACKEND": "jax"}, "model_parallel", "one host.*Received: 2 processes",
-    ),
+    ({"KERAS_BACKEND": "jax"}, "data_parallel", "one host.*Received: 2 processes"),
 ]  # fmt: skip
 
 
@@ -229,16 +205,10 @@ def test_bad_distribution_is_refused(monkeypatch, environment, distribute, messa
     if "KERAS_BACKEND" in environment:
         jax = pytest.importorskip("jax")
         monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-        if distribute == "model_parallel":
+        if len(environment) == 1:
             monkeypatch.setattr(jax, "process_count", lambda: 2)
     with pytest.raises(ValueError, match=message), distribution_scope(distribute):
         pass
-
-
-def test_model_devices_must_divide_the_devices():
-    count = len(keras.distribution.list_devices())
-    with pytest.raises(ValueError, match="must divide the number of devices"):
-        TransformerParallel(count + 1)
 
 
 def test_a_machine_goes_through_json_and_names_its_threads(monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
 from keras_transformer.training import intervals
-from keras_transformer.training.evaluation import evaluate
+from keras_transformer.training.evaluation import evaluate_translator
 from keras_transformer.training.intervals import (
     StopSignals,
     check_not_hopeless,
@@ -467,7 +467,7 @@ class Score(keras.callbacks.Callback):
         )
         # From the whole text, which may be sorted by length.
         pairs = [VALID[number * len(VALID) // 7] for number in range(7)]
-        self.bleu.append([evaluate(each, pairs) for each in translators])
+        self.bleu.append([evaluate_translator(each, pairs) for each in translators])
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def translate_file(
             OUTPUT.partial is a file of something else.
 
     Example:
-        >>> translator = ExportedTranslator("saved_models/en-de/1")
+        >>> translator = load("saved_models/en-de/1")
         >>> translate_file(translator, "news.en.gz", "news.de.gz", show_progress=True)
     """
     texts = read_texts(source)

@@ -52,7 +52,7 @@ def write_pairs(
 
     Example:
         >>> pairs = clean_pairs(open_pairs("train.tsv"))
-        >>> write_pairs(pairs, "clean.tsv.gz", by=Translator.load("runs/a"))
+        >>> write_pairs(pairs, "clean.tsv.gz", by=load("runs/a"))
     """
     check_number("by_share", by_share, minimum=0.0, below=1.0)
     text = open_pairs(text)

@@ -8,14 +8,18 @@ import random
 import shlex
 
 from keras_transformer.apps.cli.flags import given, load_module
-from keras_transformer.apps.cli.use_verbs import is_run, load_runs
+from keras_transformer.apps.cli.use_verbs import load_runs
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
     replacing,
 )
 from keras_transformer.formats.versions import check_no_pattern
-from keras_transformer.search.run_directory import trained_directory, weights_digest
+from keras_transformer.search.run_directory import (
+    is_run,
+    trained_directory,
+    weights_digest,
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     print_message,

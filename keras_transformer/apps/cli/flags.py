@@ -16,6 +16,7 @@ from pathlib import Path
 
 from keras_transformer.config import RunConfig
 from keras_transformer.config.options import broken_rule, kinds_of
+from keras_transformer.extras import reason_of
 from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.terminal import native_messages_hidden, printable
 
@@ -256,7 +257,10 @@ def load_module(name: str) -> types.ModuleType:
     # By default TensorFlow uses oneDNN only on processors with AVX-512 VNNI.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     with native_messages_hidden():
-        return importlib.import_module(f"keras_transformer.{name}")
+        try:
+            return importlib.import_module(f"keras_transformer.{name}")
+        except ImportError as error:
+            raise ImportError(reason_of("This", error)) from error
 
 
 def prepare_xla(run: Path):

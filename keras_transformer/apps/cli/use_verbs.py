@@ -18,8 +18,11 @@ from keras_transformer.files import (
     check_another_file,
     check_file_to_write,
 )
-from keras_transformer.formats.versions import latest_version
-from keras_transformer.search.run_directory import record_scores, weights_digest
+from keras_transformer.search.run_directory import (
+    is_run,
+    record_scores,
+    weights_digest,
+)
 from keras_transformer.terminal import (
     native_messages_hidden,
     plural,
@@ -44,7 +47,7 @@ def evaluate(options):
     pairs = [(pair.source, pair.target) for pair in text.pairs(bad_lines)]
     if bad_lines.count:
         print_warning(f"left out {bad_lines}")
-    scores = evaluation.evaluate(
+    scores = evaluation.evaluate_translator(
         translator, pairs, options.output, show_progress=not options.quiet
     )
     for line in str(scores).splitlines():
@@ -73,7 +76,7 @@ def evaluate(options):
         values["robust"] = {}
         for name, form in load_module("text.views").FORMS.items():
             written = itertools.starmap(form, pairs)
-            found = evaluation.evaluate(
+            found = evaluation.evaluate_translator(
                 translator, written, show_progress=not options.quiet
             )
             print_result(f"BLEU {found.bleu:5.2f}  {name}")
@@ -315,29 +318,15 @@ def _fingerprint(translator, options):
 
 def load_translator(options):
     """Returns the translator of a run directory or an export."""
-    if not options.model.is_dir():
-        raise FileNotFoundError(
-            f"{options.model} is not a directory: MODEL is that of a training run, a "
-            "SavedModel, or a LiteRT or ONNX export."
-        )
     if is_run(options.model):
         return load_runs([options.model], options)
     _check_no_search(options, {"doubt_above"})
-    if (options.model / "translator.json").exists():
-        lite = load_module("formats.lite_translator").LiteTranslator
-        with native_messages_hidden():
-            translator = lite(options.model)
-    else:
-        path = latest_version(options.model)
-        translator = load_module("formats.saved_model").ExportedTranslator(path)
+    load = load_module("formats.load").load
+    with native_messages_hidden():
+        translator = load(options.model)
     if "doubt_above" in given(options):
         translator.doubt_above = given(options)["doubt_above"]
     return translator
-
-
-def is_run(path: Path) -> bool:
-    """Whether it is the directory of a run, finished or not, and not an export."""
-    return any((path / name).exists() for name in ("model.keras", "data.json"))
 
 
 def load_runs(runs, options):

@@ -228,7 +228,7 @@ def sentence_attention(
         ValueError: If the model is not a `Transformer`, or `text` is empty.
 
     Example:
-        >>> seen = plots.sentence_attention(Translator.load("runs/en-de"), "A man.")
+        >>> seen = plots.sentence_attention(load("runs/en-de"), "A man.")
         >>> seen.cross.shape  # (L, H, T, S)
     """
     model = translator.model

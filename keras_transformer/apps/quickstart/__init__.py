@@ -17,7 +17,7 @@ from keras_transformer.search.run_directory import record_scores, weights_digest
 from keras_transformer.terminal import plain_console, say
 from keras_transformer.text import open_pairs
 from keras_transformer.training import train
-from keras_transformer.training.evaluation import Scores, evaluate
+from keras_transformer.training.evaluation import Scores, evaluate_translator
 
 NAME = "quickstart-en-de"  # of the run and the SavedModel
 SIZES = {"train": 75_000, "valid": 500, "test": 500}
@@ -75,7 +75,7 @@ def quickstart(
     weights = weights_digest(directory)
     test = pairs["test"]
     name = "generated test sentences"
-    scores = evaluate(translator, test, directory / "test.translations.txt")
+    scores = evaluate_translator(translator, test, directory / "test.translations.txt")
     fingerprint = open_pairs(test).fingerprint()
     values = dataclasses.asdict(scores)
     record_scores(directory, name, fingerprint, translator.config, values, weights)
