@@ -305,11 +305,13 @@ def test_the_tokens_of_bleu_are_those_of_the_references_script(
         )
         expected = "char" if name == "ja-mecab" and not has_mecab else name
         assert tokenizer_for(iter(references)) == expected
-    scores = evaluate(list, [(text, text) for text in references * 2])
+    scores = evaluate_translator(list, [(text, text) for text in references * 2])
     assert f"|tok:{expected}|" in scores.bleu_signature
     assert scores.bleu == pytest.approx(100) == scores.chrf
     # A caller's tokenizer is that of both forms.
-    other = evaluate(list, [(text, text) for text in references], tokenizer="none")
+    other = evaluate_translator(
+        list, [(text, text) for text in references], tokenizer="none"
+    )
     assert "|tok:none|" in other.bleu_signature
     assert "|tok:none|" in other.lowercase_bleu_signature
 
