@@ -80,7 +80,9 @@ def train(
     validated too, and what is best by `monitor` is taken.
 
     Training proceeds in intervals of `save_every` batches. After each one the model is
-    validated, and a checkpoint and the whole state are saved.
+    validated, and a checkpoint and the whole state are saved. With TensorFlow on two to
+    four processor cores batches are split over them (`split_batches_over_cores`) unless
+    the program has computed something before.
 
     Call this again with the same text and options to resume an interrupted run from its
     last state. Options that end the training may change; a limit that ended it within

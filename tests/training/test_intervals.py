@@ -100,6 +100,9 @@ def test_minutes_are_measured_once_and_the_schedule_follows_them(
 ):
     given, rate = HALF_A_MINUTE[schedule]
     options = SHORT | given | {"epochs": 20, "warmup_steps": 50, "max_minutes": 0.5}
+    if keras.backend.backend() == "jax":
+        # JAX's rows of padding are no number in `toy`, which takes their mean.
+        options["given"] = {"model": None}
     screen, watch = io.StringIO(), Watch()
     run_toy(
         tmp_path / "whole", Clock(monkeypatch, 1.0), watch, screen=screen, **options
