@@ -7,7 +7,6 @@ that it leans on; tests/nn/kernels/test_keras_private.py tells which of them has
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 
 import keras
@@ -158,31 +157,6 @@ def clipped_by(optimizer, gradients) -> list:
     """Returns gradients, none of them `None`, clipped as the optimizer does."""
     # Leans on keras/src/optimizers/base_optimizer.py: _clip_gradients.
     return optimizer._clip_gradients(gradients)
-
-
-def keep_optimizer_out_of_files(variables):
-    """Makes files leave out the state of an optimizer that trains these variables."""
-    # Leans on keras/src/optimizers/base_optimizer.py: save_own_variables.
-    for variable in variables:
-        variable.keeps_optimizer_out_of_files = True
-    _ask_before_optimizers_are_saved()
-
-
-@functools.cache
-def _ask_before_optimizers_are_saved():
-    # Neither a layer nor its variables can tell which optimizer will train them.
-    kind = keras.optimizers.Optimizer
-    save = kind.save_own_variables
-
-    @functools.wraps(save)
-    def save_own_variables(self, store):
-        trained = getattr(self, "_trainable_variables", ())
-        is_kept_out = any(hasattr(v, "keeps_optimizer_out_of_files") for v in trained)
-        # Plain SGD has only its iterations and its learning rate.
-        if not is_kept_out or len(self.variables) <= 2:
-            save(self, store)
-
-    kind.save_own_variables = save_own_variables
 
 
 class ToldWhenBuilt:
