@@ -365,6 +365,11 @@ CONTRADICTIONS = {
 def test_one_table_serves_configurations_and_layers():
     assert set(_KINDS) == set(ATTENTION_KINDS)
     assert typing.get_args(AttentionName) == tuple(ATTENTION_KINDS)
+    for config_class in CONFIGS:
+        for name in ("attention", "positions"):
+            hint = str(typing.get_type_hints(config_class)[name])
+            choices = config_class.__dataclass_fields__[name].metadata["choices"]
+            assert re.findall(r"'([\w-]+)'", hint) == [*choices]
 
 
 @pytest.mark.parametrize("message", CONTRADICTIONS)
