@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import typing
 from functools import partial
 from pathlib import Path
 
@@ -363,6 +364,22 @@ def test_the_page_on_training_shows_the_presets():
 
 CONFIGS = (TransformerConfig, EncoderConfig, LanguageModelConfig)
 LAYERS = (EncoderLayer, DecoderLayer, CausalLayer)
+
+
+TYPED = (
+    (TransformerConfig, "positions"),
+    (TransformerConfig, "decoder_self_attention"),
+    (EncoderConfig, "positions"),
+    (LanguageModelConfig, "positions"),
+    (LanguageModelConfig, "attention"),
+)
+
+
+@pytest.mark.parametrize(("config_class", "name"), TYPED)
+def test_the_type_of_an_option_has_its_choices(config_class, name):
+    hint = str(typing.get_type_hints(config_class)[name])
+    choices = config_class.__dataclass_fields__[name].metadata["choices"]
+    assert re.findall(r"'([\w-]+)'", hint) == [*choices]
 
 
 def test_heads_of_keys_that_do_not_divide_are_refused():

@@ -80,6 +80,8 @@ class Ensemble(ExportableModel):
         self.config = EnsembleSizes([member.config for member in members])
         self.has_attention = all(member.has_attention for member in members)
 
+    __call__ = Seq2Seq.__call__
+
     def call(
         self, inputs: tuple[TensorLike, TensorLike], training: bool | None = None
     ) -> Tensor:

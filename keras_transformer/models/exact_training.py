@@ -164,10 +164,11 @@ class ExactTraining(BuildsFromSpec):
 
     def _refuse_class_weight(self, class_weight):
         """Raises `ValueError` for targets (B, T), of which Keras weighs rows."""
-        is_of_positions = self.target_pad_id is not None
-        for output in getattr(self, "outputs", ()):  # of a functional model
-            is_of_positions |= len(output.shape) > 2
-        if class_weight is not None and is_of_positions:
+        if class_weight is None:
+            return
+        outputs = getattr(self, "outputs", ())  # of a functional model
+        of_positions = any(len(output.shape) > 2 for output in outputs)
+        if of_positions or self.target_pad_id is not None:
             raise ValueError(
                 "`class_weight` must be None with targets (B, T): Keras would weigh "
                 "rows by one of their positions. Give each target its weight: "

@@ -80,14 +80,6 @@ class Configured(KeepsQuantisation):
 class ExportableModel(keras.Model):
     """Base of models that can be exported before their first call."""
 
-    def __call__(self, inputs: Any, *others: Any, **options: Any) -> Any:
-        if others:  # Keras refuses all but tensors by position.
-            raise TypeError(
-                "`inputs` must be one argument, such as model((source, target_in)). "
-                f"Received: {1 + len(others)} tensors"
-            )
-        return super().__call__(inputs, **options)
-
     def input_signature(self) -> list[Any]:
         """Returns the `keras.InputSpec` of each argument of `call`."""
         raise NotImplementedError

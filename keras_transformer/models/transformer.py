@@ -46,6 +46,11 @@ class Seq2Seq(TokenModel):
                 "source_embedding", config.source_vocabulary_size
             )
 
+    def __call__(self, inputs: Any, *others: Any, **options: Any) -> Any:
+        if others:  # The second would be `training`.
+            raise TypeError(f"{_PAIR}. Received: {1 + len(others)} arguments")
+        return keras.Model.__call__(self, inputs, **options)
+
     def call(
         self,
         inputs: tuple[TensorLike, TensorLike],

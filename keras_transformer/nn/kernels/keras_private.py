@@ -199,31 +199,6 @@ def clipped_by(optimizer, gradients) -> list:
     return optimizer._clip_gradients(gradients)
 
 
-def keep_optimizer_out_of_files(variables):
-    """Makes files leave out the state of an optimizer that trains these variables."""
-    # Leans on keras/src/optimizers/base_optimizer.py: save_own_variables.
-    for variable in variables:
-        variable.keeps_optimizer_out_of_files = True
-    _ask_before_optimizers_are_saved()
-
-
-@functools.cache
-def _ask_before_optimizers_are_saved():
-    # Neither a layer nor its variables can tell which optimizer will train them.
-    kind = keras.optimizers.Optimizer
-    save = kind.save_own_variables
-
-    @functools.wraps(save)
-    def save_own_variables(self, store):
-        trained = getattr(self, "_trainable_variables", ())
-        is_kept_out = any(hasattr(v, "keeps_optimizer_out_of_files") for v in trained)
-        # Plain SGD has only its iterations and its learning rate.
-        if not is_kept_out or len(self.variables) <= 2:
-            save(self, store)
-
-    kind.save_own_variables = save_own_variables
-
-
 class ToldWhenBuilt:
     """Mixin, before a Keras layer or model, that calls `when_built` after `build`."""
 

@@ -8,11 +8,7 @@ import keras
 
 from keras_transformer.config.options import check_names, check_number
 from keras_transformer.nn.arguments import check_size
-from keras_transformer.nn.kernels.keras_private import (
-    ToldWhenBuilt,
-    keep_optimizer_out_of_files,
-    layers_within,
-)
+from keras_transformer.nn.kernels.keras_private import ToldWhenBuilt, layers_within
 
 
 def enable_lora(
@@ -22,8 +18,8 @@ def enable_lora(
 
     Each matrix W (D, E) becomes W + lora_alpha / rank A B, with trained A (D, rank) and
     B (rank, E): Hu et al., 2021, https://arxiv.org/abs/2106.09685. Compile the model
-    afterwards. Saved files hold the sums, and no state of the optimizer; loading a file
-    resets B to zero.
+    afterwards. Saved files hold the sums; load them with `compile=False`, because the
+    optimizer's state is that of A and B. Loading weights resets B to zero.
 
     Args:
         model: A built model or layer.
@@ -73,7 +69,9 @@ def enable_lora(
 
 def _keep_out_of_files(layer):
     """Makes files hold the sums only, and loading one keep A and reset B to zero."""
-    # Keras' `load_own_variables` resets both to zero, which no gradient can change.
+    # Keras' `load_own_variables` resets both to zero, which no gradient can change. A
+    # subclass cannot do it: files find layers in a list by the names of their classes,
+    # and Keras rounds no subclass of `Dense` to integers.
     load = layer.load_own_variables
     configuration = layer.get_config
 
@@ -88,8 +86,6 @@ def _keep_out_of_files(layer):
 
     layer.load_own_variables = load_own_variables
     layer.get_config = get_config
-    # Its state belongs to A and B, and may fit the loaded model's weights by chance.
-    keep_optimizer_out_of_files((layer.lora_kernel_a, layer.lora_kernel_b))
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")

@@ -93,16 +93,6 @@ def clips():
     return np.allclose(ops.convert_to_numpy(gradients[0]), 0.5)
 
 
-def is_left_out():
-    model = compiled()
-    store = {}
-    model.optimizer.save_own_variables(store)
-    keras_private.keep_optimizer_out_of_files(model.trainable_variables)
-    left = {}
-    model.optimizer.save_own_variables(left)
-    return len(store) > 2 and not left
-
-
 def tells_when_built():
     told = []
     bases = (keras_private.ToldWhenBuilt, keras.layers.Layer)
@@ -195,7 +185,6 @@ CHECKS = {
     "layout_of": has_a_layout,
     "adam_moments": has_moments,
     "clipped_by": clips,
-    "keep_optimizer_out_of_files": is_left_out,
     "ToldWhenBuilt": tells_when_built,
     "BuildsFromSpec": builds_where_keras_does,
     "build_for": lambda: compiled().built,

@@ -74,8 +74,9 @@ def check_adapters(model, inputs, targets, loss, folder, rank=2):
     expected = outputs_of(model, inputs)
     assert np.abs(expected - before).max() > 1e-3
     model.save(folder / "model.keras")
-    with pytest.warns(UserWarning, match="Skipping variable loading for optimizer"):
-        loaded = keras.saving.load_model(folder / "model.keras")
+    # The state of the optimizer is that of the adapters.
+    loaded = keras.saving.load_model(folder / "model.keras", compile=False)
     assert not any("lora_" in weight.name for weight in loaded.weights)
     np.testing.assert_allclose(outputs_of(loaded, inputs), expected, 1e-5, 1e-5)
+    loaded.compile(keras.optimizers.Adam(0.1), loss, run_eagerly=True)
     loaded.train_on_batch(inputs, targets)
