@@ -30,8 +30,8 @@ class BadLines:
     """Counts the lines that are skipped; more mistakes than a `share` are an error.
 
     It is a share of all lines, with those that cleaning leaves out. Some mistakes are
-    allowed in few lines, if any are. A pair that is too long is skipped, but is not a
-    mistake.
+    allowed in few lines, if any are. A pair that is too long is skipped and counted
+    apart, but is not a mistake.
 
     Raises:
         ValueError: If `share` is not from 0 to 1.
@@ -83,6 +83,8 @@ class ParallelText:
         rows: Function that returns an iterator of line numbers and fields (bytes or
             strings). A good line has two fields.
         files: Files that `rows` reads.
+        place: Format of a place in messages, with `path` and `line`; default the file
+            and the line, or the row if there is no file.
         problem: What is wrong with a line of another number of fields.
 
     Attributes:
@@ -96,11 +98,12 @@ class ParallelText:
         self,
         rows: Callable[[], Iterable[tuple[int, Sequence]]],
         files: Sequence[Path] = (),
+        place: str | None = None,
         problem: str = "not source and target",
     ):
         self._rows = rows
         self.files = list(files)
-        self._place = "{path}:{line}" if files else "row {line}"  # In messages.
+        self._place = place or ("{path}:{line}" if files else "row {line}")
         self._problem = problem
         self.origin = " and ".join(map(str, files)) or "the program's rows"
         self.parts: list[tuple[ParallelText, int]] = [(self, 1)]
