@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
 import warnings
 import zipfile
@@ -57,7 +58,10 @@ def creating_directory(path: str | Path) -> Iterator[Path]:
     if removed := remove_abandoned(found):
         names = ", ".join(map(str, removed))
         warnings.warn(f"removed {names}, which a killed process left", stacklevel=3)
-    with _temporary(path, ".{1}-{0}.partial", Path.mkdir) as temporary:
+    with (
+        _naming_full_disk(path),
+        _temporary(path, ".{1}-{0}.partial", Path.mkdir) as temporary,
+    ):
         try:
             yield temporary
             for written in temporary.rglob("*"):
@@ -199,17 +203,6 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, (*kinds, zipfile.BadZipFile, zlib.error))
 
 
-def check_archive(path: str | Path):
-    """Raises an error that `is_damage` knows unless a ZIP archive is whole."""
-    with zipfile.ZipFile(path) as archive:
-        try:
-            damaged = archive.testzip()
-        except RuntimeError as error:  # Of a flag for encryption, or a method.
-            raise ValueError(str(error)) from error
-    if damaged:
-        raise ValueError(f"bad checksum of {damaged}")
-
-
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
     """Names `path` in errors of a block that writes it or `temporary`."""
@@ -219,6 +212,19 @@ def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[No
         # A full disk's error has no file name; HDF5's has a memory address as message.
         if error.errno and error.filename in (None, str(temporary)):
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
+
+
+@contextlib.contextmanager
+def _naming_full_disk(path):
+    """Says what is full, whatever a library raises of it."""
+    try:
+        yield
+    except Exception as error:
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if (reason := os.strerror(number)) in str(error):
+                cure = f"make room there, or in {tempfile.gettempdir()} (TMPDIR)"
+                raise OSError(number, f"{reason}: {cure}", str(path)) from error
         raise
 
 

@@ -524,7 +524,7 @@ ERRORS = {
     "tiny_run.translator().nbest(['a'], n_best=4)":
         "from 1 to 3, the beam size or the `n_best` of the export. Received: n_best=",
     "tiny_run.translator().nbest(['a'], n_best=0)": "`n_best` must be",
-    "tiny_run.translator()([chr(0xd800)])": "`texts` must be Unicode. Received: ",
+    "tiny_run.translator()([chr(0xd800)])": "`texts` must be Unicode: a lone ",
     "setattr(t := translator(), 'batch_size', 0) or t(['a'])": (
         "`batch_size` must be at least 1"
     ),

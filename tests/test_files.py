@@ -260,6 +260,32 @@ def test_a_full_disk_is_one_sentence_with_the_name_of_the_file(tmp_path, name):
     assert not list(tmp_path.rglob(".partial-*"))
 
 
+EXPORTS = [
+    "safetensors",
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("ctranslate2", "litert", "onnx", "saved_model")
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_an_export_to_a_full_disk_says_so_and_leaves_nothing(tmp_path, kind):
+    """Also where a library says it in its own way."""
+    path = tmp_path / "1"
+    cure = f"{os.strerror(errno.EFBIG)}: make room there, or in .*: '{path}'$"
+    with files_stay_small():
+        with pytest.raises(OSError, match=cure):
+            tiny_run.translator().export(path, kind)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_that_is_no_full_disk_stays_as_it_is(tmp_path):
+    with pytest.raises(RuntimeError, match="^CUDA out of memory$"):
+        with creating_directory(tmp_path / "1"):
+            raise RuntimeError("CUDA out of memory")
+
+
 def test_a_checkpoint_is_written_to_no_file_by_hdf5(tmp_path, monkeypatch):
     """It ends the process some time after a write of its own has failed."""
     model, names = tiny_run.model(), []

@@ -344,10 +344,12 @@ def _of_fixed_lengths(runners, fixed):
 
 
 # What the translator reads of a description.
-_KEYS = {
-    *("tokenizers", "n_best", "lengths", "quantize", "max_source_length", "files"),
-    *("longest_output", "search", "sentence_rules", "span_rules", "carries_spans"),
-}
+_KEYS = set(
+    """
+    tokenizers n_best lengths quantize max_source_length longest_output search
+    sentence_rules span_rules carries_spans files
+    """.split()
+)
 
 
 def _read_description(directory):

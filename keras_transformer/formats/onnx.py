@@ -291,15 +291,19 @@ def _quantised(model):
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        quantize_dynamic(
-            model,
-            path,
-            weight_type=QuantType.QInt8,
-            per_channel=True,
-            # Processors without VNNI add two products of 8 bits in 16.
-            reduce_range=True,
-            extra_options={"EnableSubgraph": True},
-        )
+        logging.disable(logging.WARNING)  # Advice to who has made the graph.
+        try:
+            quantize_dynamic(
+                model,
+                path,
+                weight_type=QuantType.QInt8,
+                per_channel=True,
+                # Processors without VNNI add two products of 8 bits in 16.
+                reduce_range=True,
+                extra_options={"EnableSubgraph": True},
+            )
+        finally:
+            logging.disable(logging.NOTSET)
         return onnx.load(path)
 
 

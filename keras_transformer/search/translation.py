@@ -306,9 +306,10 @@ def _texts_of(name, column):
     for text in texts:
         try:
             text.encode("utf-8")
-        except UnicodeEncodeError as error:  # Half a character, or bytes of a terminal.
+        except UnicodeEncodeError as error:
             raise ValueError(
-                f"`{name}` must be Unicode. Received: {text!r:.100}"
+                f"`{name}` must be Unicode: a lone surrogate is half a character, or a "
+                f"byte that is not UTF-8. Received: {text!r:.100}"
             ) from error
     return texts
 

@@ -87,7 +87,13 @@ class Subwords:
         Returns:
             Ragged int32 ids, shape [B, None].
         """
-        return self._tokenize(texts)
+        try:
+            return self._tokenize(texts)
+        except TypeError as error:
+            raise TypeError(
+                "`texts` must be strings, and a lone surrogate is no character. "
+                f"Received: {texts!r:.100}"
+            ) from error
 
     def detokenize(
         self, ids: tf.Tensor | tf.RaggedTensor | Sequence[Sequence[int]]

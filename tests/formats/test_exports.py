@@ -184,6 +184,17 @@ def another_format(path):
     path.write_text(json.dumps(description | {"format": "another"}))
 
 
+def without(*keys):
+    """Returns what takes some keys out of a JSON file."""
+
+    def write(path):
+        values = json.loads(path.read_text("utf-8"))
+        kept = {key: value for key, value in values.items() if key not in keys}
+        path.write_text(json.dumps(kept), "utf-8")
+
+    return write
+
+
 MODEL, FACTS = "model.tflite", "translator.json"
 # The file, what happens to it, the error and its words.
 DAMAGED = [
@@ -197,6 +208,9 @@ DAMAGED = [
         r"litert\.1 or .*onnx\.1\. Export it.*another$",
     ),
     (FACTS, lambda path: path.write_text('{"format": '), ValueError, "is damaged"),
+    (FACTS, lambda path: path.write_text('["format"]'), ValueError, "is damaged"),
+    (FACTS, without("files"), ValueError, r"json lacks files\. Export it again"),
+    (FACTS, without("n_best", "files"), ValueError, "json lacks files, n_best"),
     (FACTS, Path.unlink, FileNotFoundError, "holds no LiteRT or ONNX export"),
 ]
 

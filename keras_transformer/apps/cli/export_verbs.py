@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import random
 import shlex
@@ -21,7 +20,6 @@ from keras_transformer.search.run_directory import (
     weights_digest,
 )
 from keras_transformer.terminal import (
-    native_messages_hidden,
     print_message,
     print_result,
     print_warning,
@@ -81,13 +79,9 @@ def export(options):
     translator = load_runs(options.models, options)
     if options.shortlist:
         translator = _with_shortlist(translator, options)
-    hidden = contextlib.nullcontext()
-    if options.format in ("litert", "onnx", "web"):
-        hidden = native_messages_hidden()  # Of TensorFlow's converter.
-        if not options.quiet:
-            print_message("converting: this takes a minute")
-    with hidden:
-        path = translator.export(options.output, format=options.format, **values)
+    if options.format in ("litert", "onnx", "web") and not options.quiet:
+        print_message("converting: this takes a minute")
+    path = translator.export(options.output, format=options.format, **values)
     if run and weights_digest(run) != weights:
         print_warning(
             f"{run} has other weights by now: what {path} says of its training and "

@@ -481,6 +481,18 @@ def test_export_gives_each_format_its_flags(monkeypatch, tmp_path, capsys):
         assert line in capsys.readouterr().err
 
 
+def test_the_last_words_of_a_converter_are_shown(monkeypatch, tmp_path, capfd):
+    """It ends the process where memory lacks."""
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flags, "trained_directory", lambda path: path)
+    words = b"terminate called after throwing an instance of 'std::bad_alloc'\n"
+    dies = SimpleNamespace(export=lambda path, **more: os.write(2, words) and path)
+    monkeypatch.setattr(export_verbs, "load_runs", lambda runs, options: dies)
+    assert run("export", "a", "--format", "litert", "--output", "x") == 0
+    assert words.decode() in capfd.readouterr().err
+
+
 def test_serve_gets_its_address(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
