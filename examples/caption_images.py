@@ -94,7 +94,7 @@ def captioner(model, most, beam_size=4):
             max_lengths=ops.full((count,), most, "int32"),
             limit=most,
             special_ids=kt.SpecialIds(PAD, START, END),
-            alpha=0.6,
+            length_penalty=0.6,
         )
 
     return search

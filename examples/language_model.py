@@ -60,7 +60,7 @@ def make_model(vocabulary_size, width, layers, updates):
 
 def write(model, ids, length, context):
     """Continues a text in pieces, each from the last half of the context."""
-    sampler = kt.LanguageSampler(model, top_k=20, min_length=context)
+    sampler = kt.LanguageSampler(model, top_k=20, min_output_length=context)
     while len(ids) < length:
         past = ids[-(context // 2) :]
         result = sampler([past], context, temperature=0.8, seed=len(ids))

@@ -206,7 +206,7 @@ class Translator:
             limit=ops.max(lengths),
             beam_size=self.beam_size,
             special_ids=kt.SpecialIds(PAD, START, END),
-            alpha=0.6,
+            length_penalty=0.6,
             constraints=Constraints(self.shortest, never=UNKNOWN),
         )
 

@@ -296,7 +296,7 @@ ERRORS = {
             ("RAGGED_IDS", TypeError, "be a padded dense tensor"),
             ("IDS > 3", TypeError, "be integers...Received: dtype bool"),
             ("IDS - 10", ValueError, "be ids from 0 to 10. Received: the id -7"),
-            ("IDS + 1", ValueError, "be ids from 0 to 10. Received: the id 11"),
+            ("IDS + 1", ValueError, "be ids from 0 to 10...Received: the id 11"),
         )
     },
     'kt.PositionalEmbedding(11, 6, dtype="mixed_bfloat16")(IDS.astype("float32"))':
@@ -422,7 +422,8 @@ ERRORS = {
     "find(length_penalty_form='log')": "`length_penalty_form` must be 'gnmt' or 'po",
     "find(max_lengths=np.array(7))": "`max_lengths` must have one number a sentence",
     "find(max_lengths='7')": "`max_lengths` must have one number a sentence",
-    "find(constraints={'min_length': 0})": "`min_length` must be at least 1",
+    "find(constraints={'min_output_length': 0})":
+        "`min_output_length` must be at least 1",
     "find(constraints={'prefix': np.zeros(3)})":
         "`prefix` must have one row a sentence",
     "find(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
@@ -439,13 +440,13 @@ ERRORS = {
     "draw(top_k=0)": "`top_k` must be at least 1",
     "draw(top_p=0.0)": "`top_p` must be above 0 and at most 1",
     "draw(top_p=1.1)": "`top_p` must be above 0 and at most 1",
-    "draw(constraints=search.Constraints(min_length=0))":
-        "`min_length` must be at least 1",
+    "draw(constraints=search.Constraints(min_output_length=0))":
+        "`min_output_length` must be at least 1",
     "draw(lambda ids, parents, state: (np.zeros((1, 1, 7)), state))":
         "`step` must return logits of shape",
     "text_of(IDS[0])": "`prompts` must have one row a text...shape (5,)",
-    "text_of(IDS - 1)": "`prompts` must be ids from 0 to 10. Received: the id -1",
-    "text_of(IDS + 1)": "`prompts` must be ids from 0 to 10. Received: the id 11",
+    "text_of(IDS - 1)": "`prompts` must be ids from 0 to 10...Received: the id -1",
+    "text_of(IDS + 1)": "`prompts` must be ids from 0 to 10...Received: the id 11",
     "text_of(IDS, 2)": "`length` must be at least that of the prompts",
     "text_of(IDS, 20)": "max_positions=19",
     "kt.LanguageSampler(functional())":
@@ -472,8 +473,8 @@ ERRORS = {
         (TypeError, "`model` must be a Keras model that maps (source, target_in)"),
     "kt.LanguageSampler(language_model(), top_k=0)": "`top_k` must be at least 1",
     "kt.LanguageSampler(language_model(), top_p=1.5)": "`top_p` must be at most 1.0",
-    "kt.LanguageSampler(language_model(), min_length=0)":
-        "`min_length` must be at least 1. Received: min_length=0",
+    "kt.LanguageSampler(language_model(), min_output_length=0)":
+        "`min_output_length` must be at least 1. Received: min_output_length=0",
     "generator().score(IDS, IDS - 10)":
         "`target_out` must be ids from 0 to 10...Received: the id -7, pad_id=0",
     "generator().attention(IDS, IDS + 1)": "`target_out`...the id 11, pad_id=0",
@@ -617,13 +618,14 @@ NUMBERS = {
     # Models.
     "transformer().attention, *[None] * 3": "layer-",
     # Decoding.
-    "kt.beam_search, step, (), **LIMITS": "limit beam_size n_best; alpha",
-    "kt.sample_tokens, step, (), **LIMITS, **DRAWN": "limit top_k?; top_p? alpha",
+    "kt.beam_search, step, (), **LIMITS": "limit beam_size n_best; length_penalty",
+    "kt.sample_tokens, step, (), **LIMITS, **DRAWN":
+        "limit top_k?; top_p? length_penalty",
     "search.length_penalty, length=3, alpha=1": "; length alpha",
     "kt.reordering, step, ()": "beam_size",
-    "constrained": "min_length no_repeat_ngram_size never?",
+    "constrained": "min_output_length no_repeat_ngram_size never?",
     "kt.LanguageSampler, language_model()":
-        "top_k? min_length no_repeat_ngram_size; top_p?",
+        "top_k? min_output_length no_repeat_ngram_size; top_p?",
     "text_of, IDS": "length seed; temperature+",
     "Nobody().nbest, []": "n_best",
     "Nobody().sample, []": "seed-; temperature+",

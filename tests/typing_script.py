@@ -80,5 +80,7 @@ train([("a", "b")], "run", epochs=3)  # error: Unexpected keyword argument "epoc
 reveal_type(translator.nbest(["a"])[0][0].text)  # is: str
 Translator.load(3)  # error: Argument 1 to "load"
 reveal_type(Translator.load("run"))  # is: Translator
+reveal_type(translator("a"))  # is: str
+reveal_type(translator(["a"]))  # is: list[str]
 translator.translat(["a"])  # error: "Translator" has no attribute "translat"
 reveal_type(ExportedTranslator("saved_models/de_en/1"))  # is: ExportedTranslator

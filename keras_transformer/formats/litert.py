@@ -216,10 +216,10 @@ def check_arguments(
     check_choice("quantize", quantize, QUANTIZATIONS)
     check_languages(languages)
     translator.tokenizers.check_sentencepiece("This export")
-    if isinstance(translator.model, OwnModel):
+    if isinstance(translator.generator.searchable, OwnModel):
         raise ValueError(
             "This export needs a `Transformer`, which decodes step by step; a "
-            f"SavedModel takes any model. Received: {translator.model.model.name!r}"
+            f"SavedModel takes any model. Received: {translator.model.name!r}"
         )
     check_absent(path)
 

@@ -75,7 +75,7 @@ def model_card(
     """
     check_languages(languages)
     config = translator.config
-    model = translator.model
+    model = translator.generator.searchable
     name = model_name(version)
     members = getattr(model, "members", [model])
     try:

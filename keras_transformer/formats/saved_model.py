@@ -120,7 +120,7 @@ def export_saved_model(
     tokenizers = translator.tokenizers
     card = model_card(translator, path, run, languages, dtype, no_examples)
     known = {} if run is None else training_data(run)
-    model = translator.model.with_dtype(dtype)
+    model = translator.generator.searchable.with_dtype(dtype)
     # Copies of weights in the layout of a decoding step.
     decoding_weights = keras.tree.map_structure(
         lambda weight: tf.Variable(weight, trainable=False), model.decoding_weights()

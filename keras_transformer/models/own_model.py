@@ -34,6 +34,7 @@ class Recomputing(keras.Model):
     """
 
     expected: str  #: What a model must be, for errors.
+    encodes = False  #: Whether a step has methods of its own, and is no call.
 
     def __init__(self, model: keras.Model) -> None:
         if not isinstance(model, keras.Model):
@@ -139,7 +140,7 @@ class OwnModel(ExactTraining, Recomputing):
         if features is None and isinstance(model, keras.Function):
             features = next((x.shape[2] for x in model.inputs if x.ndim == 3), None)
         self.features = features
-        self._encodes = hasattr(model, "encode")
+        self.encodes = hasattr(model, "encode")
         self._form, logits = self._tried_forms()
         self._check_causal(logits)
         self._unpadded = logits
@@ -166,12 +167,12 @@ class OwnModel(ExactTraining, Recomputing):
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("error", "The structure of `inputs`")
-                    return form, self._logits_of(*self.encode(self._short_source(2)))
+                    return form, self._logits_of(*self.encode(self.short_source(2)))
             except Exception as error:  # Models fail in many ways.
                 problems.append(error)
         raise self._refused(problems[0])
 
-    def _short_source(self, length):
+    def short_source(self, length: int) -> Tensor:
         """Returns two equal sources of two tokens, with padding up to a length."""
         tokens = np.array([3, 2], "int32")
         if self.features is not None:
@@ -184,7 +185,7 @@ class OwnModel(ExactTraining, Recomputing):
 
     def ignores_padding(self, length: int) -> bool:
         """Whether padding of a source to `length` tokens changes no logits."""
-        padded = self._logits_of(*self.encode(self._short_source(length)))
+        padded = self._logits_of(*self.encode(self.short_source(length)))
         return np.allclose(self._unpadded, padded, rtol=1e-3, atol=1e-3)
 
     def call(self, inputs: Any, training: bool | None = None) -> Tensor:
@@ -192,11 +193,11 @@ class OwnModel(ExactTraining, Recomputing):
 
     def encode(self, source: TensorLike) -> tuple[Nest]:
         """Returns the source (B, S), encoded if the model can, for `decode_states`."""
-        return (self.model.encode(source) if self._encodes else source,)
+        return (self.model.encode(source) if self.encodes else source,)
 
     def decode_states(self, target_in: TensorLike, encoded: Nest) -> Tensor:
         """Returns the logits (B, T, V) of target_in (B, T)."""
-        if self._encodes:
+        if self.encodes:
             return self.model.decode(target_in, encoded)
         return self.call((encoded, target_in), training=False)
 

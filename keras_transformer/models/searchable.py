@@ -37,8 +37,14 @@ class Searchable(Protocol):
     def decoding_weights(self) -> Nest:
         """Returns weights of `decode_step`, prepared once per search."""
 
-    def start_decoding(self, source: TensorLike, length: Any, beam_size: int) -> Nest:
-        """Returns the state before the first of `length` positions of N hypotheses."""
+    def start_decoding(
+        self, source: TensorLike, length: Any, beam_size: int = 1
+    ) -> Nest:
+        """Returns the state before the first of `length` positions of N hypotheses.
+
+        `source` is (B, S) or (B, S, F). A language model has no source: in its place
+        it takes `texts`, their number B, and the other methods of a step are the same.
+        """
 
     def decode_step(
         self, ids: TensorLike, parents: TensorLike, state: Nest, weights: Nest

@@ -6,7 +6,6 @@ P longest prefix.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,9 +27,9 @@ from keras_transformer.search.tokens import (
     best_tokens,
     check_constraints,
     checked_lengths,
+    checked_penalty,
     force,
     forced_tokens,
-    length_penalty,
     write,
 )
 from keras_transformer.types import Nest, TensorLike
@@ -48,7 +47,7 @@ def beam_search(
     special_ids: SpecialIds,
     beam_size: int = 4,
     n_best: int = 1,
-    alpha: float = 0.6,
+    length_penalty: float = 0.6,
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
     resize: Callable[..., Any] | None = None,
@@ -85,7 +84,7 @@ def beam_search(
         special_ids: Ids of padding, start and end.
         beam_size: Unfinished hypotheses per sentence, N.
         n_best: Hypotheses returned per sentence, at most `beam_size`.
-        alpha: Exponent of `length_penalty`, at least 0.
+        length_penalty: Exponent, alpha, of the function `length_penalty`, at least 0.
         length_penalty_form: "gnmt" or "power"; see `length_penalty`.
         constraints: Constraints on every output.
         resize: Function `resize(state, sentences, length)` that returns the state of
@@ -120,8 +119,9 @@ def beam_search(
         >>> ops.convert_to_numpy(ops.exp(result.log_probabilities)).round(2)
         array([[0.36, 0.23]], dtype=float32)
     """
-    check_constraints(constraints)
-    max_lengths = checked_lengths(max_lengths, limit, alpha, length_penalty_form)
+    check_constraints(constraints, special_ids)
+    max_lengths = checked_lengths(max_lengths, limit)
+    divisor = checked_penalty(length_penalty, length_penalty_form)
     check_number("beam_size", beam_size, int, minimum=1)
     check_number("n_best", n_best, int)
     if not 1 <= n_best <= beam_size:
@@ -129,7 +129,6 @@ def beam_search(
             "`n_best` must be from 1 to `beam_size`. "
             f"Received: n_best={n_best}, beam_size={beam_size}"
         )
-    divisor = functools.partial(length_penalty, alpha=alpha, form=length_penalty_form)
     rules = _Rules(
         step=step,
         limit=limit,

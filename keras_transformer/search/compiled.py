@@ -18,7 +18,7 @@ _ROWS = (1, 8, 32)
 # The first size of columns, and the number of sizes.
 _FIRST = 32
 _COUNT = 4
-_MOST_KEPT = 24  # compiled variants of a function
+MOST_KEPT = 24  # compiled variants of a function
 
 
 class Compiled:
@@ -36,11 +36,11 @@ class Compiled:
         self._options = options
         self._columns = columns
         self._cut = cut or {}
-        self.variant = functools.lru_cache(_MOST_KEPT)(self._compile)
+        self.variant = functools.lru_cache(MOST_KEPT)(self._compile)
 
     def __call__(self, *inputs, **options):
         variables = self._model.variables  # a walk over all layers
-        if _is_traced(inputs, variables):
+        if is_traced(inputs, variables):
             return self._function(*inputs, **options)
         inputs = [x if x is None else ops.convert_to_numpy(x) for x in inputs]
         pads = keras.backend.backend() == "jax"
@@ -192,7 +192,7 @@ def _without_padding(outputs, sizes):
     return keras.tree.map_structure(cut, outputs)
 
 
-def _is_traced(inputs, variables):
+def is_traced(inputs, variables):
     """Whether a graph is being traced that includes the inputs or the variables."""
     backend = keras.backend.backend()
     if backend == "tensorflow":

@@ -9,12 +9,12 @@ import keras
 from keras import ops
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.models.own_model import OwnModel
+from keras_transformer.models.own_model import OwnModel, Recomputing
 from keras_transformer.models.searchable import Searchable
-from keras_transformer.nn.arguments import check_ids
 from keras_transformer.nn.kernels.execution import keeps_shapes
+from keras_transformer.nn.kernels.keras_private import layers_within
 from keras_transformer.search.beam import FIRST_ROOM, beam_search
-from keras_transformer.search.compiled import Compiled
+from keras_transformer.search.compiled import Compiled, is_traced
 from keras_transformer.search.sampling import sample_tokens
 from keras_transformer.search.shortlist import Shortlist
 from keras_transformer.search.tokens import (
@@ -22,9 +22,17 @@ from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
     SpecialIds,
+    as_rows,
+    check_texts,
     score_in_parts,
 )
+from keras_transformer.testing.cached import assert_cached_equals_uncached
 from keras_transformer.types import Nest, Tensor, TensorLike
+
+# Positions of the check of a model with own classes; what half floats and a GPU's short
+# products may differ by, as a share of the largest logit.
+_CHECKED = 4
+_TOLERANCE = 0.02
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -46,7 +54,8 @@ class Generator:
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If `config` allows outputs longer than the learned positions, a
-            target position sees a later one, or `shortlist` does not fit the model.
+            target position sees a later one, `shortlist` does not fit the model, or a
+            model with your own classes decodes otherwise than it is trained.
 
     Example:
         >>> generator = Generator(model, DecodingConfig(beam_size=4))
@@ -61,16 +70,19 @@ class Generator:
     shortlist: Shortlist | None = None
 
     def __post_init__(self) -> None:
+        #: The model in the form that a search needs.
+        self.searchable = self.model
         if not isinstance(self.model, Searchable):
-            self.model = OwnModel(self.model)
+            self.searchable = OwnModel(self.model)
         if self.shortlist is not None:
-            self.shortlist.check_fit(self.model, self.config.beam_size)
+            self.shortlist.check_fit(self.searchable, self.config.beam_size)
         self.longest = self.config.longest_output  # tokens of any output
         # A loop in a graph would read past the table without an error.
-        self.model.config.check_positions(
+        self.searchable.config.check_positions(
             self.longest, "the longest output: lower `max_output_length`"
         )
-        compiled = functools.partial(Compiled, model=self.model)
+        check_steps(self.searchable, self.longest)
+        compiled = functools.partial(Compiled, model=self.searchable)
         source = self._padded_source()
         both = source | {1: self.longest}
         self._searched = compiled(
@@ -100,13 +112,14 @@ class Generator:
             prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
             n_best: Targets per source.
         """
+        source = as_rows("source", source)
         if prefix is not None:
-            self._check_targets("prefix", prefix)
+            prefix = self._targets("prefix", prefix)
         return self._searched(source, lengths, prefix, prefix_lengths, n_best=n_best)
 
     def _search(self, source, lengths, prefix, prefix_lengths, n_best, size=None):
         config = self.config
-        model = self.model
+        model = self.searchable
         source, longest, limit = self._sizes(source, lengths, prefix, prefix_lengths)
         keeps_shapes = self._keeps_shapes()
         room = limit if keeps_shapes else ops.minimum(limit, FIRST_ROOM)
@@ -154,21 +167,22 @@ class Generator:
         `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
         (B,) is from 0 (greedy) to infinity (uniform). See `search` for the others.
         """
+        source = as_rows("source", source)
         return self._sampled(source, lengths, uniforms, temperature)
 
     def _sample(self, source, lengths, uniforms, temperature):
         source, longest, limit = self._sizes(source, lengths)
-        weights = self.weights or self.model.decoding_weights()
+        weights = self.weights or self.searchable.decoding_weights()
         return sample_tokens(
-            step=functools.partial(self.model.decode_step, weights=weights),
-            state=self.model.start_decoding(source, limit),
+            step=functools.partial(self.searchable.decode_step, weights=weights),
+            state=self.searchable.start_decoding(source, limit),
             uniforms=uniforms,
             temperature=temperature,
             max_lengths=longest,
             limit=limit,
             top_k=self.config.top_k,
             top_p=self.config.top_p,
-            **rules_of(self.model, self.config, self.longest),
+            **rules_of(self.searchable, self.config, self.longest),
         )
 
     def score(self, source: TensorLike, target_out: TensorLike) -> Tensor:
@@ -176,49 +190,54 @@ class Generator:
 
         `source` (B, S) and `target_out` (B, T) end with the end token, then padding.
         """
-        self._check_targets("target_out", target_out)
+        source = as_rows("source", source)
+        target_out = self._targets("target_out", target_out)
         return self._scored(source, target_out)
 
     def _score(self, source, target_out):
-        encoded = self.model.encode(source)
-        states = self.model.decode_states(self._target_in(target_out), *encoded)
-        pad_id = self.model.config.pad_id
-        return score_in_parts(self.model.logits, states, target_out, pad_id)
+        encoded = self.searchable.encode(source)
+        states = self.searchable.decode_states(self._target_in(target_out), *encoded)
+        pad_id = self.searchable.config.pad_id
+        return score_in_parts(self.searchable.logits, states, target_out, pad_id)
 
     def attention(self, source: TensorLike, target_out: TensorLike) -> Tensor:
         """Returns the attention (B, H, T, S) that predicts each target token.
 
         Takes the arguments of `score`; the attention of padding is 0.
         """
-        if not self.model.has_attention:
+        if not self.searchable.has_attention:
             raise ValueError(
                 "Attention to the source needs a model with a `DecoderLayer`."
             )
-        self._check_targets("target_out", target_out)
+        source = as_rows("source", source)
+        target_out = self._targets("target_out", target_out)
         return self._attended(source, target_out)
 
     def _attend(self, source, target_out):
         target_in = self._target_in(target_out)
         layer = self.config.alignment_layer
-        encoded = self.model.encode(source)
-        attention = self.model.attention(target_in, *encoded, layer=layer)
-        is_token = ops.not_equal(target_out, self.model.config.pad_id)
+        encoded = self.searchable.encode(source)
+        attention = self.searchable.attention(target_in, *encoded, layer=layer)
+        is_token = ops.not_equal(target_out, self.searchable.config.pad_id)
         is_token = ops.expand_dims(ops.cast(is_token, "float32"), (1, 3))
         return ops.cast(attention, "float32") * is_token
 
-    def _check_targets(self, name, ids):
-        sizes = self.model.config
-        check_ids(name, ids, sizes.target_vocabulary_size, sizes.pad_id)
+    def _targets(self, name, ids):
+        """Returns ids (B, T), or raises `ValueError` unless they are texts."""
+        ids = as_rows(name, ids)
+        sizes = self.searchable.config
+        check_texts(name, ids, special_ids_of(sizes), sizes.target_vocabulary_size)
+        return ids
 
     def _target_in(self, target_out):
         target_in = ops.cast(target_out, "int32")[:, :-1]
-        start_id = self.model.config.start_id
+        start_id = self.searchable.config.start_id
         return ops.pad(target_in, ((0, 0), (1, 0)), constant_values=start_id)
 
     def _padded_source(self):
         """Returns how long padding may make a source (tokens), for `Compiled`."""
         longest = self.config.max_source_length
-        model = self.model
+        model = self.searchable
         try:
             model.config.check_positions(longest, "the longest source")
         except ValueError:
@@ -244,7 +263,7 @@ class Generator:
         if source.shape[1] == 0:
             more = [(0, 0)] * len(source.shape)
             more[1] = (0, 1)
-            pad_id = self.model.config.pad_id
+            pad_id = self.searchable.config.pad_id
             source = ops.pad(source, more, constant_values=pad_id)
         if lengths is None:
             of_each = ops.full(ops.shape(source)[:1], longest, dtype="int32")
@@ -281,6 +300,44 @@ def _by_places(step, chosen, is_piece):
     return narrow_step
 
 
+def check_steps(model, longest):
+    """Raises `ValueError` if a model decodes otherwise than it is called.
+
+    Only those with classes of others are run: the tests know Keras' and ours.
+    """
+    source = None
+    parts = [model, *layers_within(model)]
+    length = min(_CHECKED, longest)
+    if isinstance(model, Recomputing):
+        if not model.encodes:  # A step is a call.
+            return
+        source = model.short_source(length)
+        parts = [model.model]
+    names = dict.fromkeys(type(part).__name__ for part in parts if not _is_known(part))
+    if not names or length < 2 or is_traced((), model.variables):
+        return
+    try:
+        assert_cached_equals_uncached(
+            model, source, length=length, beam_size=2, tolerance=_TOLERANCE
+        )
+    except AssertionError as error:
+        raise ValueError(
+            "`model` must decode step by step as it is called and trained. Beside an "
+            "own `call` a layer needs an own `step`, and a model an own `decode_step`, "
+            "or `encode` and `decode` that agree with it; an own `score` must not use "
+            f"positions. Received: the own classes {', '.join(names)}. {error}"
+        ) from error
+
+
+def _is_known(part):
+    return type(part).__module__.split(".")[0] in ("keras", "keras_transformer")
+
+
+def special_ids_of(sizes):
+    """Returns the `SpecialIds` of a model's `config`."""
+    return SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id)
+
+
 def rules_of(model, config, longest, prefix=None):
     """Returns the options of a search for at most `longest` tokens."""
     sizes = model.config
@@ -290,8 +347,8 @@ def rules_of(model, config, longest, prefix=None):
         size = 0
     never = None if config.allow_unknown else sizes.unknown_id
     return {
-        "special_ids": SpecialIds(sizes.pad_id, sizes.start_id, sizes.end_id),
-        "alpha": config.length_penalty,
+        "special_ids": special_ids_of(sizes),
+        "length_penalty": config.length_penalty,
         "length_penalty_form": config.length_penalty_form,
         "constraints": Constraints(config.min_output_length, size, prefix, never),
     }

@@ -13,14 +13,15 @@ from keras_transformer.config import DecodingConfig
 from keras_transformer.config.options import check_number
 from keras_transformer.models.language_model import LanguageModel
 from keras_transformer.models.own_model import OwnLanguageModel
-from keras_transformer.nn.arguments import check_ids
 from keras_transformer.search.compiled import Compiled
-from keras_transformer.search.generator import rules_of
+from keras_transformer.search.generator import check_steps, rules_of, special_ids_of
 from keras_transformer.search.sampling import sample_tokens
 from keras_transformer.search.tokens import (
     Constraints,
     DecodingResult,
+    as_rows,
     check_constraints,
+    check_texts,
 )
 
 
@@ -33,7 +34,8 @@ class LanguageSampler:
             start, end and unknown. It computes all positions again for each token.
         top_k: Number of most probable tokens to draw from; default all.
         top_p: Probability to draw from, in (0, 1]; default all.
-        min_length: Shortest text (tokens, prompt and end token counted), at least 1.
+        min_output_length: Shortest text (tokens, prompt and end token counted), at
+            least 1.
         no_repeat_ngram_size: Size of n-grams that are never repeated; 0 allows all.
     Call arguments:
         prompts: Integer array (B, P), the first tokens of the texts without a start
@@ -47,7 +49,8 @@ class LanguageSampler:
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If an argument is out of range, there are fewer learned positions
-            than `length`, or a position sees a later one.
+            than `length`, a position sees a later one, or a model with your own classes
+            decodes otherwise than it is trained.
 
     Example:
         >>> sampler = LanguageSampler(model, top_k=40)
@@ -60,21 +63,22 @@ class LanguageSampler:
         model: keras.Model,
         top_k: int | None = None,
         top_p: float | None = None,
-        min_length: int = 1,
+        min_output_length: int = 1,
         no_repeat_ngram_size: int = 0,
     ) -> None:
-        check_constraints(Constraints(min_length, no_repeat_ngram_size))
+        check_constraints(Constraints(min_output_length, no_repeat_ngram_size))
         columns = {}  # Padding would make each step of a user's model slower.
         if isinstance(model, LanguageModel):
             longest = model.config.max_positions
             columns = {0: longest, 1: longest}
+            check_steps(model, longest)
         elif not isinstance(model, OwnLanguageModel):
             model = OwnLanguageModel(model)
         self.model = model
         self.config = DecodingConfig(
             top_k=top_k,
             top_p=top_p,
-            min_output_length=min_length,
+            min_output_length=min_output_length,
             no_repeat_ngram_size=no_repeat_ngram_size,
             length_penalty=0.0,
         )
@@ -87,7 +91,7 @@ class LanguageSampler:
         temperature: float = 1.0,
         seed: int = 0,
     ) -> DecodingResult:
-        prompts = np.asarray(prompts, "int32")
+        prompts = np.asarray(as_rows("prompts", prompts), "int32")
         if prompts.ndim != 2:
             raise ValueError(
                 "`prompts` must have one row a text, shape (B, P). Received: shape "
@@ -101,7 +105,8 @@ class LanguageSampler:
             )
         check_number("temperature", temperature, finite=False, minimum=0)
         check_number("seed", seed, int, minimum=0)
-        check_ids("prompts", prompts, self.model.config.vocabulary_size)
+        sizes = self.model.config
+        check_texts("prompts", prompts, special_ids_of(sizes), sizes.vocabulary_size)
         self.model.config.check_positions(length, "`length`")
         batch = len(prompts)
         uniforms = np.empty((batch, length), "float32")

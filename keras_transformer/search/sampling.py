@@ -27,10 +27,10 @@ from keras_transformer.search.tokens import (
     check_constraints,
     check_logits,
     checked_lengths,
+    checked_penalty,
     constrain,
     force,
     forced_tokens,
-    length_penalty,
     one_per_sentence,
     write,
 )
@@ -54,7 +54,7 @@ def sample_tokens(
     special_ids: SpecialIds,
     top_k: int | None = None,
     top_p: float | None = None,
-    alpha: float = 0.6,
+    length_penalty: float = 0.6,
     length_penalty_form: LengthPenaltyForm = "gnmt",
     constraints: Constraints = Constraints(),  # noqa: B008, it is a tuple
 ) -> DecodingResult:
@@ -77,7 +77,8 @@ def sample_tokens(
         special_ids: Ids of padding, start and end.
         top_k: Number of most probable tokens to draw from; default all.
         top_p: Probability to draw from, in (0, 1]; default all.
-        alpha: Exponent of `length_penalty`, used in the scores only.
+        length_penalty: Exponent, alpha, of the function `length_penalty`, used in the
+            scores only.
         length_penalty_form: "gnmt" or "power"; see `length_penalty`.
         constraints: Constraints on every output.
 
@@ -99,8 +100,9 @@ def sample_tokens(
         >>> ops.convert_to_numpy(result.ids).tolist()
         [[[2, 4, 5, 0]], [[2, 3, 4, 5]]]
     """
-    check_constraints(constraints)
-    max_lengths = checked_lengths(max_lengths, limit, alpha, length_penalty_form)
+    check_constraints(constraints, special_ids)
+    max_lengths = checked_lengths(max_lengths, limit)
+    divisor = checked_penalty(length_penalty, length_penalty_form)
     uniforms = ops.convert_to_tensor(uniforms, "float32")
     temperature = one_per_sentence("temperature", temperature, "float32")
     shape = tuple(ops.shape(uniforms))
@@ -163,8 +165,8 @@ def sample_tokens(
     ids = ops.where(ops.expand_dims(found, -1), sentences.ids, pad_id)
     lengths = ops.where(found, sentences.lengths, 0)
     # The divisor is not 0 without an output.
-    divisor = length_penalty(ops.maximum(lengths, 1), alpha, length_penalty_form)
-    return DecodingResult(ids, lengths, total / divisor, total)
+    scores = total / divisor(ops.maximum(lengths, 1))
+    return DecodingResult(ids, lengths, scores, total)
 
 
 class _Sentences(NamedTuple):

@@ -10,13 +10,16 @@ P longest prefix, V vocabulary.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_transformer.config.options import check_number
+from keras_transformer.nn.arguments import check_ids, known_values
 from keras_transformer.nn.kernels.caches import pick
 from keras_transformer.nn.kernels.crossentropy import class_ids
 from keras_transformer.types import Tensor, TensorLike
@@ -81,17 +84,58 @@ def length_penalty(
     return (length if form == "power" else (5.0 + length) / 6.0) ** alpha
 
 
-def checked_lengths(max_lengths, limit, alpha, length_penalty_form):
+def checked_penalty(alpha, form):
+    """Returns `length_penalty` as a function of a length, or raises `ValueError`."""
+    check_number("length_penalty", alpha, minimum=0)
+    if form not in ("gnmt", "power"):
+        raise ValueError(
+            "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
+            f"length_penalty_form={form!r}"
+        )
+    return functools.partial(length_penalty, alpha=alpha, form=form)
+
+
+def checked_lengths(max_lengths, limit):
     """Returns the longest outputs (B,), at most `limit`, or raises `ValueError`."""
     max_lengths = one_per_sentence("max_lengths", max_lengths, "int32")
     check_number("limit", limit, int, or_tensor=True, minimum=1)
-    check_number("alpha", alpha, minimum=0)
-    if length_penalty_form not in ("gnmt", "power"):
-        raise ValueError(
-            "`length_penalty_form` must be 'gnmt' or 'power'. Received: "
-            f"length_penalty_form={length_penalty_form!r}"
-        )
     return ops.minimum(max_lengths, ops.cast(limit, "int32"))
+
+
+def as_rows(name, ids):
+    """Returns ids (B, T), a list as an array; refuses rows of different lengths."""
+    if not isinstance(ids, (list, tuple)):
+        return ids
+    try:
+        return np.asarray(ids)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}` must have rows of one length: pad each at its end. Received: "
+            f"{name}={ids!r:.80}"
+        ) from error
+
+
+def check_texts(name, ids, special_ids, size=None):
+    """Raises `ValueError` unless ids (B, T) are rows of tokens, then padding.
+
+    The last token may be the end. In a graph, where no value is known, all is allowed.
+    """
+    values = known_values(ids)
+    if values is None or values.ndim != 2:
+        return
+    pad_id, start_id, end_id = special_ids
+    check_ids(name, values, size, pad_id)
+    is_token = values != pad_id
+    ends = ~is_token | (values == end_id)
+    is_wrong = is_token & (values == start_id) & (start_id != end_id)
+    is_wrong[:, 1:] |= is_token[:, 1:] & ends[:, :-1]
+    if is_wrong.any():
+        row, position = np.argwhere(is_wrong)[0]
+        raise ValueError(
+            f"`{name}` must be tokens without the start id, and nothing but padding "
+            f"after padding or the end id. Received: {name}[{row}, {position}]="
+            f"{values[row, position]}"
+        )
 
 
 def one_per_sentence(name, values, dtype):
@@ -214,28 +258,31 @@ def score_in_parts(project, states, target_out, pad_id=0, positions=8):
 class Constraints(NamedTuple):
     """Constraints on an output; the defaults allow every output.
 
-    A prefix takes precedence over the others, the longest output over `min_length`.
+    A prefix takes precedence over the others, the longest output over
+    `min_output_length`.
     """
 
-    min_length: int = 1  # tokens, the end token counted
+    min_output_length: int = 1  # tokens, the end token counted
     no_repeat_ngram_size: int = 0  # no n-gram of this size is repeated; 0 allows all
     prefix: Any = None  # (B, P) integers, first tokens, padded with `pad_id`
     never: int | None = None  # an id that is never output
 
 
-def check_constraints(constraints):
-    """Raises `ValueError` if a number or the shape of the prefix is out of range."""
-    for name, minimum in (("min_length", 1), ("no_repeat_ngram_size", 0)):
+def check_constraints(constraints, special_ids=SpecialIds()):  # noqa: B008, a tuple
+    """Raises `ValueError` if a number or the prefix is out of range."""
+    for name, minimum in (("min_output_length", 1), ("no_repeat_ngram_size", 0)):
         check_number(name, getattr(constraints, name), int, minimum=minimum)
     check_number("never", constraints.never, int, optional=True, minimum=0)
     if constraints.prefix is None:
         return
-    shape = tuple(ops.convert_to_tensor(constraints.prefix).shape)
+    prefix = as_rows("prefix", constraints.prefix)
+    shape = tuple(ops.convert_to_tensor(prefix).shape)
     if len(shape) != 2:
         raise ValueError(
             "`prefix` must have one row a sentence, shape (B, P). "
             f"Received: shape {shape}"
         )
+    check_texts("prefix", prefix, special_ids)
 
 
 def constrain(logits, ids, position, special_ids, constraints):
@@ -256,8 +303,8 @@ def allowed_tokens(tokens, position, special_ids, constraints):
     allowed = is_end | (ops.not_equal(tokens, pad_id) & ~is_start)
     if constraints.never is not None:
         allowed &= ops.not_equal(tokens, constraints.never)
-    if constraints.min_length > 1:
-        too_short = position + 1 < constraints.min_length
+    if constraints.min_output_length > 1:
+        too_short = position + 1 < constraints.min_output_length
         allowed &= ops.logical_not(ops.logical_and(is_end, too_short))
     return allowed
 

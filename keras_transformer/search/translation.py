@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence, Set
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -91,6 +91,12 @@ class TextTranslator:
 
     def __repr__(self):
         return f"<{type(self).__name__}: {self.path}>"
+
+    @overload
+    def __call__(self, texts: str) -> str: ...
+
+    @overload
+    def __call__(self, texts: Sequence[str]) -> list[str]: ...
 
     def __call__(self, texts: str | Sequence[str]) -> str | list[str]:
         """Returns the best translation of a text, or the list of those of texts."""

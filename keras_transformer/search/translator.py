@@ -15,7 +15,7 @@ from keras_transformer.files import replacing, write_json
 from keras_transformer.models.ensemble import Ensemble
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.own_model import OwnModel
-from keras_transformer.search.compiled import as_graph, identity_of
+from keras_transformer.search.compiled import MOST_KEPT, as_graph, identity_of
 from keras_transformer.search.generator import Generator
 from keras_transformer.search.run_directory import trained_directory
 from keras_transformer.search.shortlist import Shortlist
@@ -36,7 +36,7 @@ class Translator(TextTranslator):
 
     Args:
         model: A `Transformer`, an `Ensemble`, or any Keras model that a `Generator`
-            takes; `model` of the translator then is an `OwnModel`.
+            takes.
         tokenizers: A `TokenizerPair` with the model's vocabulary sizes.
         config: Options of decoding.
         shortlist: A `Shortlist` of the pieces that a search scores; default all.
@@ -44,8 +44,9 @@ class Translator(TextTranslator):
     Raises:
         TypeError: If `model` is not such a model.
         ValueError: If the vocabularies do not fit the model, there are fewer learned
-            positions than the longest source or target, or a target position sees a
-            later one.
+            positions than the longest source or target, a target position sees a
+            later one, or a model with your own classes decodes otherwise than it is
+            trained.
 
     Example:
         >>> translator = load("runs/en-de")
@@ -63,15 +64,16 @@ class Translator(TextTranslator):
         config = DecodingConfig() if config is None else config
         self.tokenizers = tokenizers
         self.generator = Generator(model, config, shortlist=shortlist)
-        _check_fit(self.model, tokenizers, config)
+        _check_fit(self.generator.searchable, tokenizers, config)
         self.most = config.beam_size
         self.carries_spans = tokenizers.carry_spans
         self._search = StringSearch(self.generator, tokenizers)
-        self._functions = {}
+        # A graph for each number of hypotheses, and anew once a model is quantised.
+        self._compiled = functools.lru_cache(MOST_KEPT)(self._compile)
 
     @property
     def model(self) -> keras.Model:
-        """The model of the generator."""
+        """The model that was given."""
         return self.generator.model
 
     @property
@@ -85,9 +87,8 @@ class Translator(TextTranslator):
         return self.generator.shortlist
 
     def __repr__(self):
-        model = self.model.model if isinstance(self.model, OwnModel) else self.model
-        kind = type(model).__name__
-        size = model.count_params()
+        kind = type(self.model).__name__
+        size = self.model.count_params()
         return f"<Translator: {kind} of {size:,} parameters, {self.tokenizers!r}>"
 
     def run(self, name: str, *columns: Any, **options: Any) -> dict[str, Any]:
@@ -95,15 +96,17 @@ class Translator(TextTranslator):
 
         On TensorFlow it is one graph.
         """
-        signature = SIGNATURES[name]
-        variant = (name, *options.items())
+        variables = None
         if keras.backend.backend() == "tensorflow":
-            variant += (identity_of(self.model.variables),)
-        if variant not in self._functions:
-            function = functools.partial(signature.call, self._search, **options)
-            self._functions[variant] = as_graph(function, signature.inputs)
-        tensors = signature.tensors(columns).values()
-        return as_arrays(self._functions[variant](*tensors))
+            variables = identity_of(self.model.variables)
+        tensors = SIGNATURES[name].tensors(columns).values()
+        return as_arrays(self._compiled(name, variables, **options)(*tensors))
+
+    def _compile(self, name, variables, **options):
+        """Returns the function of a signature, for the variables given."""
+        signature = SIGNATURES[name]
+        function = functools.partial(signature.call, self._search, **options)
+        return as_graph(function, signature.inputs)
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:

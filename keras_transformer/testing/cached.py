@@ -35,8 +35,8 @@ def assert_cached_equals_uncached(
 
     Args:
         model: A `Transformer`, a `LanguageModel`, or a model with their methods.
-        source: Source ids (B, S); default two rows, the second with padding. A language
-            model has none.
+        source: Source ids (B, S); default two rows of `length` ids, the second with
+            padding. A language model has none.
         length: Positions to decode, T.
         beam_size: Hypotheses per sentence, N.
         seed: Seed of the random ids and moves.
@@ -57,8 +57,9 @@ def assert_cached_equals_uncached(
     config = model.config
     if hasattr(model, "encode"):
         if source is None:
-            source = drawn((2, 5), config.source_vocabulary_size, config.pad_id, rng)
-            source[1, 3:] = config.pad_id
+            size = config.source_vocabulary_size
+            source = drawn((2, length), size, config.pad_id, rng)
+            source[1, (length + 1) // 2 :] = config.pad_id
         source = start = as_array(source)
         sentences = len(source)
         classes = config.target_vocabulary_size

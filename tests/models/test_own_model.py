@@ -48,7 +48,9 @@ class Halves(Pair):
         return self.transformer.logits(states)
 
     def call(self, inputs, training=False):
-        assert ops.shape(inputs[1])[1] > 9, "only `decode` is called"
+        # A generator compares it once with `decode`, which it calls alone.
+        assert ops.shape(inputs[1])[1] == 4
+        return super().call(inputs, training)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,9 @@ def by_loader(path, texts):
 
 
 def test_strings_of_an_export_are_those_of_the_live_model(tmp_path):
-    translator = kt.Translator(keras_only(None), tiny_run.tokenizers(), SEARCH)
+    model = keras_only(None)
+    translator = kt.Translator(model, tiny_run.tokenizers(), SEARCH)
+    assert translator.model is model
     assert repr(translator).startswith("<Translator: Functional of ")
     exported = kt.ExportedTranslator(translator.export(tmp_path / "own"))
     texts = [source for source, _ in tiny_run.VALID]
@@ -196,6 +200,9 @@ class HalvesOfFeatures(keras.Model):
     def decode(self, target_in, encoded):
         return self.model((encoded, target_in))
 
+    def call(self, inputs, training=False):
+        return self.model(inputs)
+
 
 def test_a_source_may_be_floats():
     model, rng = of_features(), np.random.default_rng(4)
@@ -265,15 +272,129 @@ def test_a_functional_model_is_sampled_if_no_position_sees_a_later_one():
         kt.LanguageSampler(decoder_only(causal=False))
 
 
-class Subclass(kt.Transformer):
-    pass
+class Distant(kt.MultiHeadAttention):
+    """Scores by positions, which a step has not."""
+
+    def score(self, queries, keys):
+        scores = ops.matmul(queries, ops.swapaxes(keys, -1, -2))
+        query, key = (ops.arange(size) for size in ops.shape(scores)[-2:])
+        return scores - ops.cast(abs(query[:, None] - key), scores.dtype)
+
+
+class OfDistant(kt.DecoderLayer):
+    def make_attention(self, name, d_model):
+        if name == "cross_attention":
+            return super().make_attention(name, d_model)
+        return Distant(2, d_model // 2, name=name)
+
+
+class Stepless(kt.DecoderLayer):
+    """Has an own `call` and the `step` of its base."""
+
+    def call(self, inputs, *args, **kwargs):
+        return super().call(inputs, *args, **kwargs) + inputs
+
+
+class SteplessCausal(kt.CausalLayer):
+    def call(self, inputs, *args, **kwargs):
+        return super().call(inputs, *args, **kwargs) + inputs
+
+
+class Called(kt.Transformer):
+    def call(self, inputs, *args, **kwargs):
+        return super().call(inputs, *args, **kwargs) * 2.0
+
+
+class Equal(kt.Transformer):
+    """Has a class of its own and nothing else."""
+
+
+class Unequal(Halves):
+    """Decodes otherwise than it is called."""
+
+    def call(self, inputs, training=False):
+        return super().call(inputs, training) * 2.0
+
+
+def with_layers(base, layer):
+    """A model whose decoder layers are of a class."""
+
+    def make(self, name):
+        return layer(num_heads=2, d_ff=32, dtype=self.dtype_policy, name=name)
+
+    makers = {"make_decoder_layer": make, "make_layer": make}
+    return type(f"With{layer.__name__}", (base,), makers)
+
+
+UNEQUAL = {
+    "WithOfDistant, OfDistant, Distant": with_layers(kt.Transformer, OfDistant),
+    "WithStepless, Stepless": with_layers(kt.Transformer, Stepless),
+    "Called": Called,
+    "Unequal": lambda config: Unequal(kt.Transformer(config)),
+}
+
+
+@pytest.mark.parametrize("names", UNEQUAL)
+def test_a_model_that_decodes_otherwise_than_it_is_called_is_refused(names):
+    """With weights that no training has touched, and before any training."""
+    size = tiny_run.tokenizers().source.vocabulary_size
+    sizes = dict(source_vocabulary_size=size, target_vocabulary_size=size)
+    model = UNEQUAL[names](tiny_run.CONFIG.model.replace(**sizes))
+    words = f"own `score` must not.* the own classes {names}. .*otherwise step by step"
+    with pytest.raises(ValueError, match=words):
+        kt.Translator(model, tiny_run.tokenizers(), SEARCH)
+    with pytest.raises(ValueError, match=words):
+        kt.Generator(model, SEARCH)
+
+
+def test_a_language_model_that_decodes_otherwise_is_refused():
+    make = with_layers(kt.LanguageModel, SteplessCausal)
+    config = kt.LanguageModelConfig(
+        vocabulary_size=11, num_layers=1, d_model=8, d_ff=8, num_heads=2
+    )
+    with pytest.raises(ValueError, match="classes WithSteplessCausal, SteplessCausal"):
+        kt.LanguageSampler(make(config))
+
+
+KINDS = ({}, {"norm_first": True}, {"decoder_self_attention": "ssru"})
+
+
+@pytest.mark.one_case("mixed_bfloat16-options0")
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["float32", "mixed_bfloat16", "float16", "int8", "int4"]
+)
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_an_equal_model_is_never_refused(kind, options):
+    """Whatever its float type, trained or not; short outputs and positions count."""
+    is_quantised = kind.startswith("int")
+    sizes = dict(source_vocabulary_size=11, target_vocabulary_size=11, d_model=32)
+    learned = {"positions": "learned", "max_positions": 3, **options}
+    for number, more in enumerate((options, learned)):
+        config = tiny_run.CONFIG.model.replace(**sizes, **more)
+        model = Equal(config, dtype="float32" if is_quantised else kind)
+        if number:
+            randomise(model, np.random.default_rng(5))
+        if is_quantised:
+            model.quantize(kind)
+        for longest in (1, 2, 3):
+            kt.Generator(model, kt.DecodingConfig(max_output_length=longest))
+    kt.Generator(kt.Ensemble([model, model]), kt.DecodingConfig(max_output_length=3))
+
+
+def test_the_packages_own_classes_are_not_run(monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr(kt.Transformer, "call", never)
+    kt.Generator(tiny_run.model(), SEARCH)
 
 
 VALIDATED = {"validation": tiny_run.VALID, "monitor": "bleu", "bleu_sentences": 3}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make, options", [(keras_only, {}), (Subclass, VALIDATED)])
+@pytest.mark.parametrize("make, options", [(keras_only, {}), (Equal, VALIDATED)])
 def test_a_killed_run_of_it_ends_the_same(make, options, tmp_path):
     options = {"ema_decay": 0.9, "gradient_accumulation_steps": 2} | options
 

@@ -16,14 +16,14 @@ numpy = ops.convert_to_numpy
 # Options of `Constraints` and of `obeys`; a prefix is the same for every sentence.
 CONSTRAINTS = {
     "none": {},
-    "shortest": {"min_length": 3},
+    "shortest": {"min_output_length": 3},
     "no token twice": {"no_repeat_ngram_size": 1},
     "no pair twice": {"no_repeat_ngram_size": 2},
     "no triple twice": {"no_repeat_ngram_size": 3},
     "prefix": {"prefix": (4, 3)},
     "prefix that ends": {"prefix": (4, END)},
     "prefix as long as the output": {"prefix": (3, 3, 4, 4, 3)},
-    "all": {"min_length": 4, "no_repeat_ngram_size": 2, "prefix": (4, 4, 4)},
+    "all": {"min_output_length": 4, "no_repeat_ngram_size": 2, "prefix": (4, 4, 4)},
 }
 
 
@@ -84,7 +84,7 @@ def all_outputs(vocabulary, max_length):
     yield from itertools.product(tokens, repeat=max_length)
 
 
-def obeys(ids, max_length, min_length=1, no_repeat_ngram_size=0, prefix=()):
+def obeys(ids, max_length, min_output_length=1, no_repeat_ngram_size=0, prefix=()):
     """Whether an output is one that the constraints allow.
 
     No n-gram of it may come twice, but for what the prefix itself repeats.
@@ -92,7 +92,7 @@ def obeys(ids, max_length, min_length=1, no_repeat_ngram_size=0, prefix=()):
     if tuple(ids[: len(prefix)]) != tuple(prefix)[: len(ids)]:
         return False
     for length in range(len(prefix) + 1, len(ids) + 1):
-        if ids[length - 1] == END and length < min_length:
+        if ids[length - 1] == END and length < min_output_length:
             return False
         size, start = no_repeat_ngram_size, length - no_repeat_ngram_size
         if size and start >= 0:

@@ -1,6 +1,7 @@
 """Ids to ids against every output of a tiny vocabulary, with uncached logits."""
 
 import functools
+import re
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.search import Constraints, SpecialIds, beam_search
 from keras_transformer.search.generator import Generator
 from tests.models.cases import random_language_model
 from tests.nn.kernels.ways import eagerly
@@ -89,7 +91,12 @@ OPTIONS = {
     "the paper's": ({}, {}),
     "all": (
         {"length_penalty": 2.0, "min_output_length": 3, "no_repeat_ngram_size": 1},
-        {"alpha": 2.0, "min_length": 3, "no_repeat_ngram_size": 1, "prefix": (6,)},
+        {
+            "alpha": 2.0,
+            "min_output_length": 3,
+            "no_repeat_ngram_size": 1,
+            "prefix": (6,),
+        },
     ),
 }
 
@@ -334,7 +341,7 @@ def test_a_row_depends_on_its_own_prompt_and_seed_alone(language):
 
 
 def test_a_text_may_begin_with_nothing_and_must_not_end_too_early(language):
-    sampler = kt.LanguageSampler(language, min_length=8, no_repeat_ngram_size=1)
+    sampler = kt.LanguageSampler(language, min_output_length=8, no_repeat_ngram_size=1)
     ids, result = drawn(sampler, np.zeros((3, 0), "int32"), 9, temperature=2.0)
     assert (numpy(result.lengths) >= 8).all()
     assert all(len(set(row[row > 0])) == (row > 0).sum() for row in ids)
@@ -384,3 +391,49 @@ def test_new_weights_are_used(language):
     expected, _ = drawn(kt.LanguageSampler(language), PROMPTS, 9, temperature=0)
     np.testing.assert_array_equal(after, expected)
     assert (before != after).any()
+
+
+# Rows that are no texts, with the place of the first fault.
+NO_TEXTS = {
+    "a start": ([[1, 4, 5], [4, 5, 6]], "[0, 0]=1"),
+    "a start inside": ([[4, 5, 6], [4, 1, 6]], "[1, 1]=1"),
+    "padding before": ([[0, 4, 5]], "[0, 1]=4"),
+    "padding inside": ([[4, 5, 6], [4, 0, 6]], "[1, 2]=6"),
+    "an end inside": ([[4, 2, 5]], "[0, 2]=5"),
+    "two ends": ([[4, 2, 2]], "[0, 2]=2"),
+    "an id beyond": ([[4, 5, 99]], "Received: the id 99"),
+    "no padding": ([[4, 5], [6]], "rows of one length: pad each at its end"),
+}
+
+
+@pytest.mark.parametrize("rows, words", NO_TEXTS.values(), ids=NO_TEXTS)
+def test_ids_that_are_no_text_are_refused(rows, words, language):
+    def refused(name, call, *inputs):
+        with pytest.raises(ValueError, match=f"`{name}` must .*{re.escape(words)}"):
+            call(*inputs)
+
+    one = generator(kt.DecodingConfig(max_output_length=5))
+    source = SOURCE[: len(rows)]
+    refused("prompts", kt.LanguageSampler(language), rows, 5)
+    refused("target_out", one.score, source, rows)
+    refused("target_out", one.attention, source, rows)
+    refused("prefix", lambda: one.search(source, prefix=rows))
+    if words.startswith("rows"):
+        refused("source", one.search, rows)
+    if "99" not in words:  # Only its step knows how many ids there are.
+        step = lambda ids, parents, state: (ops.zeros((4, 7)), state)  # noqa: E731
+        limits = {"max_lengths": [5], "limit": 5, "special_ids": SpecialIds()}
+        constraints = Constraints(prefix=rows)
+        refused(
+            "prefix", lambda: beam_search(step, (), constraints=constraints, **limits)
+        )
+
+
+@eagerly()
+def test_a_text_may_end_and_be_padded(language):
+    one = generator(kt.DecodingConfig(max_output_length=5))
+    rows = [[4, 5, 2], [6, 0, 0], [0, 0, 0]]
+    for padded in (rows, np.array(rows)):
+        assert one.score(SOURCE.tolist(), padded).shape == (3, 3)
+    ids, _ = drawn(kt.LanguageSampler(language), [[4, 5, 2], [6, 0, 0]], 5)
+    assert ids[0].tolist() == [4, 5, 2, 0, 0] and ids[1, 0] == 6

@@ -191,7 +191,7 @@ def test_a_place_without_weight_is_not_drawn_for_a_rounding_error(monkeypatch):
 def test_log_probabilities_are_the_models_own():
     table = random_logits(13, sentences=5, vocabulary=VOCABULARY)
     temperature = np.array([0.2, 0.7, 1.0, 2.0, 9.0])
-    result = draw(table, range(5), temperature=temperature, top_k=6, alpha=1.0)
+    result = draw(table, range(5), temperature=temperature, top_k=6, length_penalty=1.0)
     ids = outputs_of(result)
     expected = [log_probability(*pair) for pair in zip(table, ids, strict=True)]
     np.testing.assert_allclose(result[3], expected, rtol=1e-5)
@@ -202,7 +202,7 @@ def test_log_probabilities_are_the_models_own():
         range(5),
         temperature=temperature,
         top_k=6,
-        alpha=0.7,
+        length_penalty=0.7,
         length_penalty_form="power",
     )
     np.testing.assert_allclose(power[2], expected / result[1] ** 0.7, rtol=1e-5)

@@ -141,7 +141,7 @@ def test_a_narrow_beam_keeps_what_the_reference_keeps(
     # Logits depend on the whole history: a state in the wrong order would show.
     table = random_logits(17, sentences=10, vocabulary=9, scale=1.0)
     lengths = [3, 5, 7, 11, 13] * 2
-    given = dict(zip(("alpha", "length_penalty_form"), penalty, strict=False))
+    given = dict(zip(("length_penalty", "length_penalty_form"), penalty, strict=False))
     result = search(
         table, lengths, beam_size=beam_size, n_best=n_best, **given, **rules
     )
@@ -169,7 +169,7 @@ def test_a_wide_beam_finds_the_best_outputs_that_obey(options):
         lengths,
         beam_size=40,
         n_best=7,
-        alpha=1.0,
+        length_penalty=1.0,
         constraints=Constraints(**given),
     )
     for sentence, length in enumerate(lengths):
@@ -212,7 +212,7 @@ def test_padding_and_start_are_banned_unless_they_end(special_ids, banned):
     tokens = np.array([[4, 1], [3, 2], [0, 0]])
     for constraints, never in (
         (Constraints(), banned),
-        (Constraints(min_length=9), banned | {special_ids.end_id}),
+        (Constraints(min_output_length=9), banned | {special_ids.end_id}),
         (Constraints(never=3), banned | {3}),
     ):
         allowed = numpy(allowed_tokens(tokens, 7, special_ids, constraints))
@@ -396,8 +396,8 @@ def assert_same_results(ours, theirs):
 OPTIONS = {
     "plain": {},
     "all of the beam": {"n_best": 3},
-    "no length penalty": {"alpha": 0.0},
-    "a large length penalty": {"alpha": 2.0},
+    "no length penalty": {"length_penalty": 0.0},
+    "a large length penalty": {"length_penalty": 2.0},
     "constraints": {"constraints": Constraints(4, 3, PREFIX), "n_best": 2},
 }
 
