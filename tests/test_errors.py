@@ -120,7 +120,7 @@ def constrained(**constraints):
 
 
 def draw(step=step, **options):
-    return search.sample(step, (), **LIMITS | DRAWN | options)
+    return search.sample_tokens(step, (), **LIMITS | DRAWN | options)
 
 
 def generator():
@@ -678,6 +678,7 @@ NOT_TRIED = {
     "SpecialIds",
     "search.Constraints",
     "search.Score",
+    "search.Sentence",
     "search.Translation",
     "mixed_pairs",
     "layers.TransformerLayer",
@@ -788,7 +789,7 @@ COMMANDS = {
     # Models.
     "translate {f}/missing dog": "missing must be a training run, a SavedModel",
     "translate {f}/full dog": "full must be a training run",
-    "translate {f}/stopped dog": "stopped holds no",
+    "translate {f}/stopped dog": "stopped must be a training run",
     "translate {f}/begun dog": "begun is an unfinished run. To finish it: keras-tr",
     "translate {f}/halved dog": "halved/data.json is damaged: ",
     "translate {f}/broken dog": "model.keras",
@@ -823,7 +824,7 @@ COMMANDS = {
     "evaluate {s} --test {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "distill {r} --train {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "clean {f}/good.tsv --output {f}/good.tsv": "another file than the",
-    "clean {f}/good.tsv --output {o}/a --by {f}/full": "full holds no SavedModel",
+    "clean {f}/good.tsv --output {o}/a --by {f}/full": "full must be a training run",
     "clean {f}/good.tsv --output {o}/a --keep x": "`keep` must be one of entities",
     "clean {f}/good.tsv --output {o}/a --by-share 2": "--by-share: must be at most 1",
     "clean {f}/no_tab.tsv --output {o}/a --bad-line-share 0": "no_tab.tsv:2: not",

@@ -1,4 +1,4 @@
-from .cleaning import clean_pairs as clean_pairs
+from .cleaning import Cleaning as Cleaning, clean_pairs as clean_pairs
 from .corpus import Corpus as Corpus
 from .pairs import (
     mixed_pairs as mixed_pairs,
