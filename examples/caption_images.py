@@ -55,12 +55,16 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
     positions = kt.PositionalEncoding("learned", count, rate, name="positions")
     seen = kt.EncoderStack(config, name="encoder")(positions(patches(images)))
     embedding = kt.PositionalEmbedding(
-        vocabulary_size, config.d_model, dropout_rate=rate, name="embedding"
+        vocabulary_size,
+        config.d_model,
+        dropout_rate=rate,
+        pad_id=PAD,
+        name="embedding",
     )
-    states, is_word = embedding(words), ops.not_equal(words, PAD)
+    states = embedding(words)
     for i in range(config.num_layers):
         layer = kt.DecoderLayer(**config.layer_options(), name=f"decoder_{i}")
-        states = layer(states, seen, mask=is_word)
+        states = layer(states, seen)
     if config.norm_first:
         states = kt.layers.LayerNormalization(epsilon=config.layer_norm_epsilon)(states)
     logits = keras.layers.Dense(vocabulary_size, name="logits")(states)

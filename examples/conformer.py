@@ -58,7 +58,7 @@ class ConformerBlock(keras.layers.Layer):
 
     def call(self, inputs, mask=None, training=None):
         mask = ops.ones(ops.shape(inputs)[:2], "bool") if mask is None else mask
-        masks, states = [{}, {"mask": mask}, {"mask": mask}, {}], inputs
+        masks, states = [{}, {"mask": mask[:, None]}, {"mask": mask}, {}], inputs
         for number, share in enumerate((0.5, 1.0, 1.0, 0.5)):
             outputs = self.norms[number](states)
             outputs = self.parts[number](outputs, training=training, **masks[number])

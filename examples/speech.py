@@ -12,7 +12,6 @@ import keras_transformer.quiet
 
 import keras
 import numpy as np
-from keras import ops
 from local_attention import LocalAttention
 from sklearn.linear_model import LogisticRegression
 
@@ -73,12 +72,12 @@ def make_model(
     The logits are (B, T, classes), or (B, classes) with one class for all frames.
     """
     frames = keras.Input((None, BANDS), name="frames")
-    mask = ops.any(ops.not_equal(frames, 0), axis=-1)
-    states = keras.layers.Dense(config.d_model)(frames)
+    states = keras.layers.Masking()(frames)  # Every later layer sees the mask.
+    states = keras.layers.Dense(config.d_model)(states)
     states = positions(dropout_rate=config.dropout_rate)(states)
-    states = stack(config, name="stack")(states, mask=mask)
+    states = stack(config, name="stack")(states)
     if not per_frame:
-        states = keras.layers.GlobalAveragePooling1D()(states, mask=mask)
+        states = keras.layers.GlobalAveragePooling1D()(states)
     states = kt.layers.Dropout(config.dropout_rate)(states)
     logits = keras.layers.Dense(num_classes, name="logits")(states)
     return kt.ExactModel(frames, logits)
