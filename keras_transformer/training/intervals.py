@@ -27,7 +27,6 @@ from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run, fit_to_minutes
-from keras_transformer.training.run_model import may_compile_later
 from keras_transformer.training.state import State, save_checkpoint, without_progress
 from keras_transformer.training.validation import Validation
 
@@ -107,11 +106,6 @@ def close_interval(
             )
     if has_ended or callbacks.stopped_by_user:
         state.finished = run.limits
-    elif may_compile_later(options) and not state.is_compiled:
-        state.is_compiled = callbacks.would_repay_compiling(state)
-        if state.is_compiled:
-            shapes = plural(len(run.training.shapes), "shape")
-            say(run.console, f"XLA compiles the step from here on, for {shapes}")
 
 
 def is_over(run: Run, callbacks: RunCallbacks) -> bool:
@@ -132,7 +126,6 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
     Returns the figures. The model then has the moving average of its weights, if any.
     """
     options = run.config.training
-    model = run.model
     state = run.state
     steps = end - state.step
     if options.max_updates is not None:
@@ -141,13 +134,7 @@ def _fit(run: Run, callbacks: RunCallbacks, end: int) -> dict[str, float]:
         missing *= options.gradient_accumulation_steps
         steps = min(steps, missing - state.accumulated)
     data = run.distribution.dataset(run.training.batches(state.step, steps))
-    plain = model.jit_compile
-    if may_compile_later(options) and callbacks.is_compiled != state.is_compiled:
-        callbacks.is_compiled = state.is_compiled
-        model.train_function = None
-    model.jit_compile = callbacks.is_compiled
-    model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
-    model.jit_compile = plain  # Validation compiles nothing.
+    run.model.fit(data, shuffle=False, verbose=0, callbacks=callbacks)
     if callbacks.skipped:
         warn(
             run.console,
@@ -215,7 +202,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
     figures: dict[str, float]  # of the interval
     skipped: int  # batches of the interval whose loss or gradient was not finite
     stopped_by_user = False  # whether a callback has ended the training
-    batch_seconds: float  # a batch of the interval, without waits for a compiler
 
     def __init__(
         self,
@@ -242,9 +228,8 @@ class RunCallbacks(keras.callbacks.CallbackList):
             for callback in self.callbacks
             if hasattr(callback, "state") and hasattr(callback, "restore")
         ]
-        self.is_compiled = run.model.jit_compile
         self._interval = None
-        self._waits = Waits(run.training)
+        self._waits = Waits(run.training, run.model.jit_compile)
         self._since = time.monotonic() - run.state.seconds
         seconds = 60 * (self._options.max_minutes or math.inf)
         self._until = self._since + seconds
@@ -266,14 +251,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
             callback.on_epoch_end(len(self._run.state.history), figures)
         self.stopped_by_user |= self.model.stop_training
 
-    def would_repay_compiling(self, state: State) -> bool:
-        """Returns whether XLA would repay its wait in the rest of the run."""
-        updates = self._options.planned_updates(self._run.training.num_batches)
-        batches = updates * self._options.gradient_accumulation_steps - state.step
-        seconds = self._until - time.monotonic()
-        batches = min(batches, seconds / max(self.batch_seconds, 1e-9))
-        return self._waits.are_repaid(batches, self.batch_seconds)
-
     def _is_measured(self):
         """Whether it can be said how many updates `max_minutes` are enough for."""
         is_due = self._measured_at <= time.monotonic() < self._until
@@ -292,7 +269,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
             self.model,
             step=step,
             skipped=skipped,
-            is_compiled=run.state.is_compiled,
             planned_updates=run.state.planned_updates,
             seconds=seconds,
             history=[*run.state.history],
@@ -341,7 +317,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
             (seed,) = np.random.SeedSequence(place).generate_state(1, np.uint64)
             torch.manual_seed(int(seed))
         step = self._run.state.step + batch
-        reason = self._waits.begin(step, self.is_compiled)
+        reason = self._waits.begin(step)
         if reason is not None:
             self._bar.wait(reason)
         super().on_train_batch_begin(batch)
@@ -387,7 +363,6 @@ class RunCallbacks(keras.callbacks.CallbackList):
         waited = self._waits.seconds - self._waited
         seconds = max(time.monotonic() - self._began - waited, 1e-9)
         self.figures["tokens_per_second"] = tokens / seconds
-        self.batch_seconds = seconds / self._done
         rate = inner_optimizer(self.model.optimizer).learning_rate
         self.figures["learning_rate"] = float(ops.convert_to_numpy(rate))
         # Keras replaces the weights by their moving average after this.

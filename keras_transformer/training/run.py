@@ -144,7 +144,8 @@ def prepared(
     fitted = _fitted(job, config, updates, before)
     keras.utils.set_random_seed(options.seed)
     with distribution.scope():
-        model = compiled_model(fitted, job.optimizer, job.loss, job.model)
+        resolved = with_device_defaults(fitted, training)
+        model = compiled_model(resolved, job.optimizer, job.loss, job.model)
         build_training_variables(model)
     if planned.init is not None:
         model.take_weights_of(planned.init.model)
@@ -186,7 +187,7 @@ def _corpora(planned, config, distribution, directory):
         Corpus if distribution.is_chief or not is_shared else _CorpusOfTheChief,
         tokenizers=planned.tokenizers,
         config=config.data,
-        static_shapes=with_device_defaults(config).training.jit_compile,
+        static_shapes=with_device_defaults(config).data.batch_shapes is not None,
         console=job.console,
     )
     if is_shared and not distribution.is_chief:

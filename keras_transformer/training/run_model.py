@@ -21,7 +21,7 @@ from keras_transformer.nn.kernels.keras_private import build_for, layers_within
 from keras_transformer.nn.losses import MaskedAccuracy, MaskedCrossentropy, Perplexity
 from keras_transformer.nn.optimizers import Adam, TransformerSchedule, WarmupSchedule
 from keras_transformer.terminal import say
-from keras_transformer.text.corpus import BATCH_TOKENS
+from keras_transformer.text.corpus import BATCH_TOKENS, Corpus
 
 # Two cores were measured; with many, the parts become small and the graph large.
 _MOST_CORES = 4
@@ -29,6 +29,11 @@ _MOST_CORES = 4
 # than with one shape for each length bucket.
 _GPU_BATCH_TOKENS = 25000
 _COMPILED_SHAPES = 6
+# Updates for each shape that repay XLA. With TensorFlow on one H200 it took up to a
+# minute for a shape, and a compiled step was 3.3 to 5.2 times as fast. A plain step of
+# `base` took about 0.1 s, so 1,000 updates save about a minute. They are of the plan,
+# because a clock would decide otherwise in a resumed run.
+_REPAYING_UPDATES = 1000
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
 
@@ -133,36 +138,32 @@ def make_schedule(
     return WarmupSchedule(peak, warmup, later)
 
 
-def with_device_defaults(config: RunConfig) -> RunConfig:
+def with_device_defaults(config: RunConfig, corpus: Corpus | None = None) -> RunConfig:
     """Returns the options with defaults for the device in place of `None`.
 
     On a GPU `mixed_precision` is bfloat16 and `batch_tokens` the paper's (section 5.1).
-    `jit_compile` is on with JAX. Where XLA compiles, now or later in the run,
-    `batch_shapes` limits the number of compilations.
+    `jit_compile` is on with JAX, and with TensorFlow on one GPU if the updates planned
+    for the corpus repay it. Where XLA may compile, `batch_shapes` limits how often.
     """
     on_gpu = has_gpu()
-    compiles = config.training.jit_compile
+    options = config.training
+    compiles = may_compile = options.jit_compile
     if compiles is None:
-        compiles = keras.backend.backend() == "jax"
-    may_compile = compiles or may_compile_later(config.training)
+        backend = keras.backend.backend()
+        compiles = may_compile = backend == "jax"
+        if backend == "tensorflow" and on_gpu and options.distribute == "none":
+            may_compile = True
+            if corpus is not None:
+                updates = options.planned_updates(corpus.num_batches)
+                compiles = updates >= _REPAYING_UPDATES * len(corpus.shapes)
     chosen = {
         "mixed_precision": "bfloat16" if on_gpu else "none",
         "jit_compile": compiles,
         "batch_tokens": _GPU_BATCH_TOKENS if on_gpu else BATCH_TOKENS,
         "batch_shapes": _COMPILED_SHAPES if may_compile else None,
     }
-    given = vars(config.training) | vars(config.data)
+    given = vars(options) | vars(config.data)
     return config.with_options(**{n: x for n, x in chosen.items() if given[n] is None})
-
-
-def may_compile_later(options: TrainingConfig) -> bool:
-    """Whether a run begins with a plain graph and lets XLA compile it where that pays.
-
-    It does with TensorFlow on one GPU: there a compiled step is several times as fast,
-    but XLA takes up to a minute for each shape of a batch.
-    """
-    is_alone = options.distribute == "none" and options.jit_compile is None
-    return is_alone and keras.backend.backend() == "tensorflow" and has_gpu()
 
 
 def split_by_default(options: TrainingConfig, console: Console):

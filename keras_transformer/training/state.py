@@ -44,7 +44,6 @@ class State:
     updates: int = 0  # weight updates
     accumulated: int = 0  # batches since the last update
     skipped: int = 0  # batches in a row, up to here, that were skipped
-    is_compiled: bool = False  # whether XLA compiles the step from here on
     # What the schedule is fitted to; 0 while `max_minutes` are not measured yet.
     planned_updates: int = 0
     seconds: float = 0.0  # time trained, without interruptions

@@ -1,4 +1,4 @@
-"""A run that waits for XLA only where that pays, and how its waits are told."""
+"""A run that waits for XLA only where its plan repays that, and how waits are told."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from keras_transformer import TrainingConfig
+from keras_transformer import RunConfig, TrainingConfig
 from keras_transformer.training import compiling, report, state
 from keras_transformer.training.compiling import Waits
-from tests import tiny_run
 
 model = importlib.import_module("keras_transformer.training.run_model")
 
@@ -31,27 +30,23 @@ def clock(monkeypatch):
     return now
 
 
-def test_a_graph_is_traced_once_and_each_shape_compiled_once(clock):
-    waits, said = Waits(corpus(4, 4, 7, 4, 7)), []
-    steps = [(0, False, 10), (1, False, 1), (2, True, 40), (3, True, 30), (4, True, 2)]
-    for step, is_compiled, seconds in steps:
-        said.append(waits.begin(step, is_compiled))
+WAITS = {
+    False: (["tracing the step", None, None, None, None], 10),
+    True: (
+        ["compiling shape 1 of 2", None, "compiling shape 2 of 2", None, None],
+        10 + 40,
+    ),
+}
+
+
+@pytest.mark.parametrize("is_compiled", WAITS)
+def test_a_graph_is_traced_once_and_each_shape_compiled_once(is_compiled, clock):
+    waits, said = Waits(corpus(4, 4, 7, 4, 7), is_compiled), []
+    for step, seconds in enumerate((10, 1, 40, 2, 3)):
+        said.append(waits.begin(step))
         clock[0] += seconds
         waits.end()
-    tracing, *compiled = "tracing the step", "compiling shape 1 of 2", None
-    assert said == [tracing, None, compiled[0], "compiling shape 2 of 2", None]
-    assert waits.seconds == 10 + 40 + 30
-
-
-def test_xla_must_save_three_seconds_for_each_that_it_takes(clock):
-    waits = Waits(corpus(4, 7, 9))
-    waits.begin(0, False)
-    clock[0] = 10.0
-    waits.end()
-    # It waits 10 (1 + 1.4 * 3) = 52 s, and saves 1 - 1 / 3.3 of the rest: 156 s.
-    rest = 156 / (1 - 1 / 3.3)
-    assert waits.are_repaid(batches=1.001 * rest / 0.25, batch_seconds=0.25)
-    assert not waits.are_repaid(batches=0.999 * rest / 0.25, batch_seconds=0.25)
+    assert (said, waits.seconds) == WAITS[is_compiled]
 
 
 def test_the_expected_time_leaves_out_the_waits(monkeypatch):
@@ -64,44 +59,30 @@ def test_the_expected_time_leaves_out_the_waits(monkeypatch):
     assert stream.getvalue().strip().endswith(" more, at 2 batches a second")
 
 
-def test_a_run_goes_over_to_xla_at_a_save_and_resumes_there(tmp_path, monkeypatch):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("other backends compile always or never")
-    monkeypatch.setattr(model, "has_gpu", lambda: True)
-    asked, modes, screen = [], [], io.StringIO()
-
-    def are_repaid(waits, batches, batch_seconds):
-        asked.append(batches)
-        return len(asked) > 1
-
-    monkeypatch.setattr(Waits, "are_repaid", are_repaid)
-    begin = Waits.begin
-    monkeypatch.setattr(
-        Waits, "begin", lambda *given: modes.append(given[2]) or begin(*given)
-    )
-    options = {"batch_shapes": 1, "epochs": 4, "mixed_precision": "none"}
-    tiny_run.run_toy(tmp_path / "whole", screen=screen, **options)
-    batches = len(modes) // 4
-    assert asked == [3 * batches, 2 * batches]
-    assert modes == [False] * 2 * batches + [True] * 2 * batches
-    assert "XLA compiles the step from here on, for 1 shape" in screen.getvalue()
-    asked.clear()
-    with pytest.raises(tiny_run.Killed):
-        kill = tiny_run.KillAfter(3 * batches - 1)
-        tiny_run.run_toy(tmp_path / "run", kill, **options)
-    assert tiny_run.last_state(tmp_path / "run").is_compiled
-    tiny_run.run_toy(tmp_path / "run", **options)
-    states = (tiny_run.last_state(tmp_path / name) for name in ("whole", "run"))
-    tiny_run.assert_equal(*(state.values for state in states))
+# Whether XLA compiles three shapes, of 1,500 batches an epoch and two epochs: 3,000
+# updates are enough.
+PLANS = {
+    "enough": ({}, True),
+    "fewer": ({"max_updates": 2999}, False),
+    "accumulated": ({"gradient_accumulation_steps": 2}, False),
+    "never": ({"jit_compile": False}, False),
+    "always": ({"jit_compile": True, "max_updates": 1}, True),
+    "replicas": ({"distribute": "mirrored"}, False),
+}
 
 
-def test_a_run_begins_with_a_graph_on_one_gpu_only(monkeypatch):
+@pytest.mark.parametrize("plan", PLANS)
+def test_the_plan_says_whether_xla_compiles_on_one_gpu(plan, monkeypatch):
+    options, compiles = PLANS[plan]
+    config = RunConfig(training=TrainingConfig(epochs=2)).with_options(**options)
+    planned_for = SimpleNamespace(num_batches=1500, shapes=dict.fromkeys("abc", 500))
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
+    for has_gpu in (True, False):
+        monkeypatch.setattr(model, "has_gpu", lambda found=has_gpu: found)
+        chosen = model.with_device_defaults(config, planned_for).training.jit_compile
+        assert chosen == (compiles and (has_gpu or plan == "always"))
+    # Few shapes are made before the plan is known.
     monkeypatch.setattr(model, "has_gpu", lambda: True)
-    may = model.may_compile_later
-    assert may(TrainingConfig())
-    assert not may(TrainingConfig(jit_compile=False))
-    assert not may(TrainingConfig(jit_compile=True))
-    assert not may(TrainingConfig(distribute="mirrored"))
-    monkeypatch.setattr(model, "has_gpu", lambda: False)
-    assert not may(TrainingConfig())
+    may_compile = plan not in ("never", "replicas")
+    shapes = model.with_device_defaults(config).data.batch_shapes
+    assert shapes == (6 if may_compile else None)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_transformer import Corpus, TrainingConfig, Transformer, Translator
-from keras_transformer.training import intervals
+from keras_transformer.training import intervals, run_model
 from keras_transformer.training.evaluation import evaluate_translator
 from keras_transformer.training.intervals import (
     StopSignals,
@@ -126,6 +126,27 @@ def test_minutes_are_measured_once_and_the_schedule_follows_them(
     monkeypatch.setattr(intervals, "fit_to_minutes", lambda *_: pytest.fail(again))
     run_toy(run, Clock(monkeypatch, 1.0), Watch(), **options)
     assert_equal(last_state(run).values, expected.values)
+
+
+def test_xla_compiles_as_planned_whatever_minutes_are_measured(tmp_path, monkeypatch):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("other backends compile always or never")
+    monkeypatch.setattr(run_model, "has_gpu", lambda: True)
+    # Of the 30 updates that are measured that would be too many.
+    monkeypatch.setattr(run_model, "_REPAYING_UPDATES", 100)
+    options = {"epochs": 20, "warmup_steps": 2, "max_minutes": 0.5, "batch_shapes": 1}
+    options |= {"batch_tokens": 120, "mixed_precision": "none"}
+    clocks = [Clock(monkeypatch, 1.0)]
+    with pytest.raises(tiny_run.Killed):
+        run_toy(tmp_path / "run", *clocks, tiny_run.KillAfter(20), **options)
+    assert last_state(tmp_path / "run").planned_updates == 30
+    values = []
+    for name in ("run", "whole"):
+        clocks.append(Clock(monkeypatch, 1.0))
+        run_toy(tmp_path / name, clocks[-1], **options)
+        values.append(last_state(tmp_path / name).values)
+    assert [clock.model.jit_compile for clock in clocks] == [True, True, True]
+    assert_equal(*values)
 
 
 def test_minutes_that_are_enough_change_nothing(tmp_path, monkeypatch):
