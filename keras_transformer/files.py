@@ -203,6 +203,17 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, (*kinds, zipfile.BadZipFile, zlib.error))
 
 
+def check_archive(path: str | Path):
+    """Raises an error that `is_damage` knows unless a ZIP archive is whole."""
+    with zipfile.ZipFile(path) as archive:
+        try:
+            damaged = archive.testzip()
+        except RuntimeError as error:  # Of a flag for encryption, or a method.
+            raise ValueError(str(error)) from error
+    if damaged:
+        raise ValueError(f"bad checksum of {damaged}")
+
+
 @contextlib.contextmanager
 def naming(path: str | Path, temporary: str | Path | None = None) -> Iterator[None]:
     """Names `path` in errors of a block that writes it or `temporary`."""

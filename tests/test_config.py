@@ -200,7 +200,8 @@ RATES = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
 
 def rates_of(config):
     """Of a layer with these options, which is where rates follow another."""
-    layer = EncoderLayer(**config.layer_options())
+    layer_class = CausalLayer if hasattr(config, "attention") else EncoderLayer
+    layer = layer_class(**config.layer_options())
     return tuple(getattr(layer, name) for name in RATES)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 
 from keras_transformer.config import TransformerConfig
-from keras_transformer.files import is_damage
+from keras_transformer.files import check_archive, is_damage
 from keras_transformer.models.transformer import Transformer
 
 
@@ -35,17 +35,6 @@ def read_config(path: str | Path) -> TransformerConfig:
             f"{path} must hold a `Transformer`. Received: {claimed['class_name']}"
         )
     return _options(path, claimed)
-
-
-def check_archive(path: str | Path):
-    """Raises an error that `is_damage` knows unless a ZIP archive is whole."""
-    with zipfile.ZipFile(path) as archive:
-        try:
-            damaged = archive.testzip()
-        except RuntimeError as error:  # Of a flag for encryption, or a method.
-            raise ValueError(str(error)) from error
-    if damaged:
-        raise ValueError(f"bad checksum of {damaged}")
 
 
 def _claimed(path):

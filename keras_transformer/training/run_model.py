@@ -34,6 +34,7 @@ _COMPILED_SHAPES = 6
 # `base` took about 0.1 s, so 1,000 updates save about a minute. They are of the plan,
 # because a clock would decide otherwise in a resumed run.
 _REPAYING_UPDATES = 1000
+_PLAIN_UPDATES_A_MINUTE = 600
 _THREADS = {"TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"}
 
 
@@ -155,6 +156,9 @@ def with_device_defaults(config: RunConfig, corpus: Corpus | None = None) -> Run
             may_compile = True
             if corpus is not None:
                 updates = options.planned_updates(corpus.num_batches)
+                if options.max_minutes is not None:
+                    most = _PLAIN_UPDATES_A_MINUTE * options.max_minutes
+                    updates = min(updates, most)
                 compiles = updates >= _REPAYING_UPDATES * len(corpus.shapes)
     chosen = {
         "mixed_precision": "bfloat16" if on_gpu else "none",

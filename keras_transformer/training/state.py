@@ -22,8 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.files import is_damage, replacing
-from keras_transformer.models.loading import check_archive
+from keras_transformer.files import check_archive, is_damage, replacing
 from keras_transformer.terminal import warn
 from keras_transformer.text.pairs import checked_path
 
