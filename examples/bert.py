@@ -99,7 +99,7 @@ def main(arguments=None):
     print(f"right: {found:.1%} of the hidden words, {accuracy:.1%} of the classes")
     words = valid[0][0][:48]
     weights = last_attention(model, valid_ids[:1, : len(words)])[0]
-    plots.attention(weights, words, words).savefig(options.picture)
+    plots.attention(weights.mean(axis=0), words, words).savefig(options.picture)
     return accuracy, found
 
 

@@ -118,8 +118,8 @@ def main(arguments=None):
     accuracy = model.history.history["val_accuracy"][-1]
     print(f"right: {accuracy:.1%} of {len(valid[0])} images")
     # The attention of the class token to the patches, as an image.
-    weights = last_attention(model, valid[0][:1])[0, :, 0, 1:]
-    grid = weights.reshape(len(weights), valid[0].shape[1] // options.patch_size, -1)
+    weights = last_attention(model, valid[0][:1])[0, :, 0, 1:].mean(axis=0)
+    grid = weights.reshape(valid[0].shape[1] // options.patch_size, -1)
     plots.attention(grid).savefig(options.picture)
     return accuracy
 

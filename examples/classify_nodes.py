@@ -112,7 +112,7 @@ def main(arguments=None):
     near = np.append(0, np.flatnonzero(adjacency[0]))  # A node and its neighbours.
     weights = attention(model, inputs)[0][:, near][..., near]
     names = near.astype(str)
-    plots.attention(weights, names, names).savefig(options.picture)
+    plots.attention(weights.mean(axis=0), names, names).savefig(options.picture)
     return accuracy, baseline
 
 

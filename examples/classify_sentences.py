@@ -128,7 +128,7 @@ def main(arguments=None):
     print(f"right: {accuracy:.1%}; logistic regression: {baseline:.1%}")
     words = valid[0][0][:48]
     weights = last_attention(model, valid_ids[:1, : len(words)])[0]
-    plots.attention(weights, words, words).savefig(options.picture)
+    plots.attention(weights.mean(axis=0), words, words).savefig(options.picture)
     return accuracy, baseline
 
 

@@ -21,7 +21,6 @@ import sacrebleu
 from matplotlib.figure import Figure
 
 import keras_transformer as kt
-from keras_transformer import plots
 from keras_transformer.apps.quickstart.grammar import generate_pairs
 
 FOUR = {"Go.": "Va !", "I lost.": "J'ai perdu.", "He's calm.": "Il est calme."}
@@ -107,7 +106,13 @@ def main(arguments=None):
     for i, (given, label) in enumerate(four):
         output = [words[1][id] for id in keras.ops.convert_to_numpy(ids)[i] if id]
         looked = attention[i, : len(output), : len(given) + 1]
-        plots.attention(looked, output, [*given, SPECIAL[2]], ax=axes[i + 1])
+        ax = axes[i + 1]
+        ax.imshow(looked, cmap="Blues", vmin=0.0)
+        # A dollar sign is a word, not the start of a formula.
+        ax.set_xticks(
+            range(len(given) + 1), [*given, SPECIAL[2]], rotation=90, parse_math=False
+        )
+        ax.set_yticks(range(len(output)), output, parse_math=False)
         output = [word for word in output if word != SPECIAL[2]]
         bleu = sacrebleu.sentence_bleu(" ".join(output), [" ".join(label)]).score
         scores.append(ngram_bleu(output, label))

@@ -104,7 +104,7 @@ def main(arguments=None):
     print(f"right: {accuracy:.1%}; each word's most frequent tag: {baseline:.1%}")
     weights = last_attention(model, np.array([ids_of(valid[0], features)]))[0]
     words = [word for word, _ in valid[0]]
-    plots.attention(weights, words, words).savefig(options.picture)
+    plots.attention(weights.mean(axis=0), words, words).savefig(options.picture)
     return accuracy, baseline
 
 

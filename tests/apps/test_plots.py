@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from matplotlib.figure import Figure
 from PIL import Image
 
 from keras_transformer import RunConfig, Translator, plots
@@ -36,25 +35,18 @@ def drawn(figure):
 def test_attention_shows_the_weights_with_the_tokens_on_both_axes(weights):
     image, keys, queries = drawn(plots.attention(weights[1], QUERIES, KEYS))
     np.testing.assert_array_equal(image, weights[1])
-    assert keys == ["a", "good", "$5", "$6", "(end)"]
-    assert queries == ["Guten", "Tag", "(end)"]
-
-
-def test_attention_shows_one_head_or_the_mean_of_all(weights):
-    tensor = ops.convert_to_tensor(weights.astype("float32"))
-    for head, expected in ((1, weights[1]), (-2, weights[0])):
-        image = drawn(plots.attention(tensor, QUERIES, KEYS, head=head))[0]
-        np.testing.assert_allclose(image, expected, rtol=1e-6)
-    image = drawn(plots.attention(weights))[0]
-    np.testing.assert_allclose(image, weights.mean(axis=0))
+    assert keys == ["a", "good", "$5", "$6", "</s>"]
+    assert queries == QUERIES
 
 
 def test_every_head_has_axes_and_all_have_one_scale(weights):
-    figure = plots.attention_heads(weights, QUERIES, KEYS, title="layer $0$")
+    tensor = ops.convert_to_tensor(weights.astype("float32"))
+    figure = plots.attention(tensor, QUERIES, KEYS, title="layer $0$")
     figure.canvas.draw()
     for head, ax in enumerate(figure.axes[:2]):
-        np.testing.assert_array_equal(ax.images[0].get_array(), weights[head])
-        assert ax.images[0].get_clim() == (0, weights.max())
+        image = ax.images[0]
+        np.testing.assert_allclose(image.get_array(), weights[head], rtol=1e-6)
+        assert image.get_clim() == (0, pytest.approx(weights.max()))
         assert ax.get_title() == f"head {head}"
     assert figure.get_suptitle() == "layer $0$"
 
@@ -62,8 +54,8 @@ def test_every_head_has_axes_and_all_have_one_scale(weights):
 def test_what_is_invisible_gets_a_sign_and_nothing_is_a_formula():
     tokens = [" ", "\n", "a\tb", "$x$", "▁", "<s>"]
     figure = plots.attention(np.eye(6), tokens, title="$x$")
-    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$", "␣", "(start)"]
-    assert figure.axes[0].get_title() == "$x$"
+    assert drawn(figure)[2] == ["␣", "↵", "a⇥b", "$x$", "␣", "<s>"]
+    assert figure.get_suptitle() == "$x$"
 
 
 LOG = """epoch,loss,masked_accuracy,val_bleu,val_loss
@@ -75,6 +67,7 @@ LOG = """epoch,loss,masked_accuracy,val_bleu,val_loss
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
+    (tmp_path / "config.json").write_text(RunConfig().to_json(), encoding="utf-8")
     return tmp_path
 
 
@@ -85,11 +78,10 @@ def test_training_curves_come_from_the_log_of_a_run(run):
     assert validation == [[1, 3.75], [2, 2.25]]
     assert best == [[2, 0], [2, 1]]  # From the bottom of the axes to their top.
     assert ax.get_legend().get_texts()[2].get_text() == "best epoch: 2"
-    figure = plots.training_curves(run / "log.csv")
-    names = [ax.get_title() for ax in figure.axes if ax.get_visible()]
-    assert names == ["loss (nats a token)", "BLEU", "accuracy"]
+    figure = plots.training_curves(run)
+    assert [ax.get_title() for ax in figure.axes] == ["loss", "masked_accuracy", "bleu"]
     assert figure.get_suptitle() == f"training of {run.name}"
-    assert np.isnan(figure.axes[1].lines[0].get_ydata()[0])
+    assert np.isnan(figure.axes[2].lines[0].get_ydata()[0])
 
 
 def test_the_best_epoch_is_that_of_the_runs_monitor(run):
@@ -111,21 +103,12 @@ def test_training_curves_come_from_what_fit_returned():
 SQUARE = np.eye(3)
 
 
-def test_attention_is_drawn_on_given_axes():
-    figure = Figure()
-    left, right = figure.subplots(1, 2)
-    assert plots.attention(SQUARE, ax=right) is figure
-    assert right.has_data() and not left.has_data()
-
-
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
         (lambda: plots.attention(np.ones(3)), "`weights` must have 2 or 3 axes"),
         (lambda: plots.attention(SQUARE, ["a"]), "`queries` must be as many .* 1 tok"),
         (lambda: plots.attention(SQUARE, None, ["a"]), "`keys` must be as many"),
-        (lambda: plots.attention(SQUARE[None], head=1), "`head` must be .* at most 0"),
-        (lambda: plots.attention_heads(np.ones(3)), "`weights` must have 2 or 3 axes"),
         (
             lambda: plots.training_curves({"loss": [1]}, ["bleu"]),
             r"of the log: loss. Received: metrics=\['bleu'\]",
@@ -137,13 +120,9 @@ def test_what_cannot_be_drawn_is_refused(draw, message):
         draw()
 
 
-def test_a_file_that_is_no_log_is_named(tmp_path):
-    path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="not the log of a training run"):
-        plots.training_curves(path)
+def test_a_run_without_a_log_and_an_empty_log_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
-        plots.training_curves(tmp_path / "none")
+        plots.training_curves(tmp_path)
     for empty in ({}, {"epoch": [1]}):
         with pytest.raises(ValueError, match="must be some of those"):
             plots.training_curves(empty)
@@ -154,67 +133,61 @@ def test_a_file_that_is_no_log_is_named(tmp_path):
 TEXT, TRANSLATION = "the old man sings.", "der alte Mann singt."
 
 
-@pytest.fixture(scope="module")
-def seen():
-    return plots.sentence_attention(tiny_run.translator(), TEXT, TRANSLATION)
-
-
 def ids_of(tokenizer, text):
     return [*tokenizer.tokenize([text])[0].numpy(), tokenizer.end_id]
 
 
-def test_tokens_are_those_that_the_model_reads_and_writes(seen):
-    tokenizers = tiny_run.tokenizers()
-    source, target = (
-        tokenizers.source.pieces(ids_of(tokenizers.source, TEXT)),
-        tokenizers.target.pieces(ids_of(tokenizers.target, TRANSLATION)),
-    )
-    assert (seen.source_tokens, seen.target_tokens) == (source, target)
-    assert seen.decoder_tokens == ["<s>", *target[:-1]]
-
-
-def test_weights_of_every_kind_agree_with_the_reference(seen):
+def test_weights_and_tokens_of_every_kind_agree_with_the_reference():
     tokenizers, model = tiny_run.tokenizers(), tiny_run.model()
     source = np.array([ids_of(tokenizers.source, TEXT)])
-    target = np.array([[1, *ids_of(tokenizers.target, TRANSLATION)[:-1]]])
+    target_out = ids_of(tokenizers.target, TRANSLATION)
+    target = np.array([[1, *target_out[:-1]]])
+    sources = tokenizers.source.pieces(source[0])
+    targets = tokenizers.target.pieces(target_out)
+    starts = ["<s>", *targets[:-1]]
     weights, heads = model_weights_of(model), model.config.num_heads
     cross = reference.cross_attention_weights(source, target, weights, heads, 0)
-    np.testing.assert_allclose(seen.of("cross")[0], cross[0], atol=1e-5)
-    for kind, ids, side, mask in (
-        ("encoder", source, "source", None),
-        ("decoder", target, "target", reference.causal_mask(target.shape[1])),
+    expected = {"cross": (cross, targets, sources)}
+    for kind, ids, side, mask, tokens in (
+        ("encoder", source, "source", None, sources),
+        ("decoder", target, "target", reference.causal_mask(target.shape[1]), starts),
     ):
         x = reference.positional_embedding(ids, weights[f"{side}_embeddings"])
         attention = weights[f"{kind}_layers"][0]["self_attention"]
-        expected = reference.multi_head_attention(x, x, x, attention, heads, mask)[1]
-        np.testing.assert_allclose(seen.of(kind, 0)[0], expected[0], atol=1e-5)
+        own = reference.multi_head_attention(x, x, x, attention, heads, mask)[1]
+        expected[kind] = own, tokens, tokens
+    for kind, (values, *tokens) in expected.items():
+        seen, *seen_tokens = plots.sentence_attention(
+            tiny_run.translator(), TEXT, TRANSLATION, kind=kind
+        )
+        assert seen_tokens == tokens
+        np.testing.assert_allclose(seen, values, atol=1e-5)
 
 
 def test_without_a_translation_it_is_the_one_that_is_searched_for():
     translator = tiny_run.translator()
-    seen = plots.sentence_attention(translator, TEXT)
+    weights, targets, sources = plots.sentence_attention(translator, TEXT)
     alignment = translator.align([TEXT], per_head=True)[0]
-    assert seen.target_tokens == alignment.target_tokens
-    np.testing.assert_allclose(seen.of("cross")[0], alignment.attention, atol=1e-5)
+    assert targets == alignment.target_tokens
+    assert sources == alignment.source_tokens
+    np.testing.assert_allclose(weights[-1], alignment.attention, atol=1e-5)
 
 
 def test_an_ssru_has_no_weights_to_show_but_the_rest_has():
     model = tiny_run.model(decoder_self_attention="ssru")
     translator = Translator(model, tiny_run.tokenizers(), tiny_run.CONFIG.decoding)
-    seen = plots.sentence_attention(translator, TEXT, TRANSLATION)
-    weights, targets, sources = seen.of("cross")
-    assert weights.shape == (2, len(targets), len(sources))
+    weights, targets, sources = plots.sentence_attention(translator, TEXT, TRANSLATION)
+    assert weights.shape == (1, 2, len(targets), len(sources))
     with pytest.raises(ValueError, match="kind='decoder' records no weights"):
-        seen.of("decoder")
+        plots.sentence_attention(translator, TEXT, TRANSLATION, kind="decoder")
 
 
-def test_what_is_not_there_is_refused(seen):
-    with pytest.raises(ValueError, match="`kind` must be one of encoder, decoder, cr"):
-        seen.of("self")
-    with pytest.raises(ValueError, match="`layer` must be .* at most 0. .*layer=1"):
-        seen.of("cross", 1)
+def test_what_is_not_there_is_refused():
+    translator = tiny_run.translator()
+    with pytest.raises(ValueError, match="`kind` must be one of cross, encoder, dec"):
+        plots.sentence_attention(translator, TEXT, kind="self")
     with pytest.raises(ValueError, match="`text` must not be empty"):
-        plots.sentence_attention(tiny_run.translator(), " ")
+        plots.sentence_attention(translator, " ")
     recurrent = SimpleNamespace(model=keras.Sequential(), tokenizers=None)
     with pytest.raises(ValueError, match="Only a `Transformer` .* a `Sequential`"):
         plots.sentence_attention(recurrent, "A man.")
@@ -230,9 +203,12 @@ def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
     assert capsys.readouterr() == (f"{png}\n", "")
     with Image.open(png) as image:
         assert min(image.size) > 300
-    words = ["--of", "encoder", "--head", 1, "--layer", 0, "--translation", TRANSLATION]
+    words = ["--of", "encoder", "--layer", 0, "--translation", TRANSLATION]
     assert plot("attention", run_directory, TEXT, *words, "--output", svg) == 0
     assert svg.read_text(encoding="utf-8").rstrip().endswith("</svg>")
+    words = ["--layer", 9, "--translation", TRANSLATION]
+    assert plot("attention", run_directory, TEXT, *words, "--output", svg) == 1
+    assert "must be at least -1 and at most 0" in capsys.readouterr().err
 
 
 def test_verb_draws_the_training_of_a_run(run_directory, tmp_path):

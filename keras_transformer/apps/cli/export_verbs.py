@@ -8,6 +8,7 @@ import shlex
 
 from keras_transformer.apps.cli.flags import given, load_module
 from keras_transformer.apps.cli.use_verbs import load_runs
+from keras_transformer.config.options import check_number
 from keras_transformer.files import (
     check_absent,
     check_file_to_write,
@@ -31,11 +32,6 @@ _OF_CTRANSLATE2 = {
     "max_source_length",
     "max_output_length",
     "max_extra_length",
-}
-_TITLES = {
-    "cross": "decoder to source",
-    "encoder": "encoder to itself",
-    "decoder": "decoder to itself",
 }
 _SHORTLISTED = "saved_model", "litert", "onnx"
 _DOTS_PER_INCH = 150
@@ -140,15 +136,14 @@ def plot_training(options):
 def _attention(options):
     plots = load_module("apps.plots")
     translator = load_runs([options.model], options)
-    seen = plots.sentence_attention(translator, options.text, options.translation)
-    weights, queries, keys = seen.of(options.of, options.layer)
-    layer = options.layer % len(getattr(seen, options.of))
-    title = f"{_TITLES[options.of]}, layer {layer}"
-    head = options.head
-    if head is None:
-        return plots.attention_heads(weights, queries, keys, title=title)
-    title = f"{title}, head {head % len(weights)}"
-    return plots.attention(weights, queries, keys, head=head, title=title)
+    weights, queries, keys = plots.sentence_attention(
+        translator, options.text, options.translation, kind=options.of
+    )
+    layer = options.layer
+    last = len(weights) - 1
+    check_number("layer", layer, int, minimum=-len(weights), maximum=last)
+    title = f"{options.of} attention, layer {layer % len(weights)}"
+    return plots.attention(weights[layer], queries, keys, title=title)
 
 
 def _written(options, draw):

@@ -1,9 +1,7 @@
 """The public names, for type checkers; `__init__.py` loads each when asked for."""
 
 from .attention_maps import (
-    SentenceAttention as SentenceAttention,
     attention as attention,
-    attention_heads as attention_heads,
     sentence_attention as sentence_attention,
 )
 from .curves import training_curves as training_curves
