@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import glob
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import uuid
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -26,42 +22,32 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """Yields a temporary file that becomes `path` if the block raises no error.
 
     It is on the disk before it gets its name. An error leaves the old file and names
-    `path`. What a killed process left of an earlier try is removed.
+    `path`. A killed process leaves .partial-... beside it.
     """
     path = Path(path)
-    left = f".partial-????????-{glob.escape(path.name)}"
-    remove_abandoned(path.parent.glob(left))
-    make = functools.partial(Path.touch, exist_ok=False)
-    with _temporary(path, ".partial-{}-{}", make) as temporary:
-        with naming(path, temporary):
-            try:
-                yield temporary
-                flush(temporary)
-                os.replace(temporary, path)
-                flush(path.parent)
-            finally:
-                temporary.unlink(missing_ok=True)
+    temporary = _temporary(path)
+    with naming(path, temporary):
+        try:
+            yield temporary
+            flush(temporary)
+            os.replace(temporary, path)
+            flush(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def creating_directory(path: str | Path) -> Iterator[Path]:
     """Yields a temporary directory that becomes `path` if the block raises no error.
 
-    Its files are flushed to the disk first. What a killed process left of an earlier
-    try, or of another version, is removed with a warning.
+    Its files are flushed to the disk first. A killed process leaves .partial-... beside
+    it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = r"\d+" if path.name.isdecimal() else re.escape(path.name)
-    left = re.compile(rf"\.{name}-[0-9a-f]{{8}}\.partial")
-    found = [other for other in path.parent.iterdir() if left.fullmatch(other.name)]
-    if removed := remove_abandoned(found):
-        names = ", ".join(map(str, removed))
-        warnings.warn(f"removed {names}, which a killed process left", stacklevel=3)
-    with (
-        _naming_full_disk(path),
-        _temporary(path, ".{1}-{0}.partial", Path.mkdir) as temporary,
-    ):
+    temporary = _temporary(path)
+    with _naming_full_disk(path):
+        with naming(path, temporary):
+            temporary.mkdir(parents=True)
         try:
             yield temporary
             for written in temporary.rglob("*"):
@@ -73,63 +59,9 @@ def creating_directory(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _temporary(path: Path, form: str, make: Callable[[Path], Any]) -> Iterator[Path]:
-    """Makes a file or directory beside `path`, and locks it as long as it is needed.
-
-    `form` is that of its name, with places for a unique word and the name of `path`.
-    """
-    descriptor = None
-    while descriptor is None:
-        temporary = path.with_name(form.format(uuid.uuid4().hex[:8], path.name))
-        with naming(path, temporary):
-            make(temporary)
-            descriptor = _locked(temporary)
-    try:
-        yield temporary
-    finally:
-        os.close(descriptor)
-
-
-def _locked(path):
-    """Returns a descriptor that locks a new path, or `None` if it was cleared away."""
-    try:
-        descriptor = _opened_to_lock(path)
-    except FileNotFoundError:
-        return None
-    try:
-        if take_lock(descriptor, path):
-            return descriptor
-    except OSError:  # A file system without locks, where nothing is cleared away.
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _opened_to_lock(path):
-    # Network file systems lock only files that are open for writing.
-    mode = os.O_RDONLY if path.is_dir() else os.O_RDWR
-    return os.open(path, mode | os.O_NOFOLLOW)
-
-
-def remove_abandoned(paths: Iterable[Path]) -> list[Path]:
-    """Removes temporary files and directories that no living process has locked.
-
-    Returns those that it has removed.
-    """
-    removed = []
-    for path in paths:
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            descriptor = _opened_to_lock(path)
-            stack.callback(os.close, descriptor)
-            if not take_lock(descriptor, path):
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-            removed.append(path)
-    return removed
+def _temporary(path):
+    """Returns a path beside `path` that no other writer uses."""
+    return path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import math
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 
@@ -77,49 +78,45 @@ def test_two_writers_with_one_process_id_do_not_share_a_file(tmp_path, monkeypat
     assert os.listdir(tmp_path) == ["pairs.ids"]
 
 
-def half_file(path):
+# A process that is killed within the write of a path.
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from keras_transformer import files
+
+with getattr(files, sys.argv[1])(Path(sys.argv[2])) as temporary:
+    path = temporary / "model" if temporary.is_dir() else temporary
     path.write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
-def half_directory(path):
-    path.mkdir()
-    half_file(path / "model")
+@pytest.mark.parametrize("make", [replacing, creating_directory])
+def test_what_a_killed_process_has_half_written_gets_no_name_and_stops_no_one(
+    tmp_path, make
+):
+    path = tmp_path / "exports" / "1"
+    path.parent.mkdir()
+    command = [sys.executable, "-c", DYING, make.__name__, path]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    (left,) = path.parent.iterdir()
+    assert re.fullmatch(r"\.partial-[0-9a-f]{8}-1", left.name)
+    assert version_path(path.parent, "model") == path
+    with make(path) as temporary:
+        whole = temporary if make is replacing else temporary / "model"
+        whole.write_bytes(b"whole")
+    assert set(path.parent.iterdir()) == {left, path}
+    assert (path if make is replacing else path / "model").read_bytes() == b"whole"
 
 
-# What makes a name, what a killed process leaves of it, and what it leaves of others.
-KILLED = {
-    "file": (
-        replacing, half_file, [".partial-01234567-new"], [".partial-01234567-newer"]
-    ),
-    "directory": (
-        creating_directory, half_directory, [".new-01234567.partial"],
-        [".newer-01234567.partial", ".new-notes.partial"],
-    ),
-    "version": (
-        creating_directory, half_directory,
-        [".3-01234567.partial", ".12-fedcba98.partial"], [".x-01234567.partial"],
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KILLED)
-def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, kind):
-    make, leave, gone, kept = KILLED[kind]
-    path = tmp_path / ("2" if kind == "version" else "new")
-    with make(path) as living:  # And nothing that a living one writes.
-        for name in (*gone, *kept):
-            leave(tmp_path / name)
-        said = contextlib.nullcontext()
-        if leave is half_directory:
-            said = pytest.warns(UserWarning, match=f"removed .*{gone[0]}")
-        with said, make(path) as another:
-            assert living.exists() and living != another
-            if leave is half_file:
-                another.write_bytes(b"")
-        left = {each.name for each in tmp_path.iterdir()}
-        assert left == {*kept, living.name, path.name}
-        path.rename(tmp_path / "away")
-    assert path.exists()
+@pytest.mark.parametrize("make", [replacing, creating_directory])
+def test_a_path_where_nothing_can_be_written_is_named(tmp_path, make):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "new"
+    with pytest.raises(NotADirectoryError, match=f"'{path}'$"):
+        with make(path) as temporary:
+            temporary.write_bytes(b"x")
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("kind", [replacing, creating_directory])
@@ -145,8 +142,8 @@ def test_what_gets_a_name_is_on_the_disk_before(tmp_path, monkeypatch, kind):
             temporary.write_bytes(b"x")
         else:
             (temporary / "weights").write_bytes(b"x")
-    first = [".partial"] if kind is replacing else ["weights", ".new"]
-    assert done == [*first, "renamed", tmp_path.name]
+    first = [] if kind is replacing else ["weights"]
+    assert done == [*first, ".partial", "renamed", tmp_path.name]
 
 
 # JSON that every program reads.

@@ -115,9 +115,10 @@ def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:
 
 
 def weights_digest(directory: str | Path) -> str:
-    """Returns digests of the weights and the vocabulary of a run, as of now."""
-    paths = Path(directory, "model.keras"), Path(directory, "tokenizer.sha256")
-    return " ".join(digest(path) for path in paths if path.exists())
+    """Returns digests of the weights and the tokenizer's files of a run, as of now."""
+    directory = Path(directory)
+    paths = directory / "model.keras", *sorted(directory.glob("tokenizer/[!.]*"))
+    return " ".join(digest(path) for path in paths if path.is_file())
 
 
 def read_if_there(path: Path, default: Any) -> Any:

@@ -162,7 +162,7 @@ class Translator(TextTranslator):
         return cls(model, joined[0].tokenizers, config or joined[0].config)
 
     def save(self, directory: str | Path) -> None:
-        """Writes model.keras, the tokenizer with its digests, and decoding.json.
+        """Writes model.keras, tokenizer/ and decoding.json.
 
         Each file is written whole or not at all. Raises `ValueError` for an ensemble.
         """
@@ -177,8 +177,6 @@ class Translator(TextTranslator):
         write_json(directory / "decoding.json", self.config.to_dict())
         with replacing(directory / "model.keras") as temporary:
             self.model.save(temporary)
-        # Last, because matching digests show that every part is written.
-        self.tokenizers.save_digests(directory / "tokenizer")
 
     def export(
         self, path: str | Path, format: str = "saved_model", **options: Any

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_transformer.config import TokenizerConfig
 from keras_transformer.config.options import check_number
-from keras_transformer.files import digest, replacing, write_json
+from keras_transformer.files import write_json
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import SIDES
 from keras_transformer.text.sentencepiece_model import learned
@@ -85,22 +85,11 @@ class TokenizerPair:
 
         Raises:
             FileNotFoundError: If a file is missing.
-            ValueError: If a file is damaged or differs from its digest.
+            ValueError: If a file is damaged.
         """
         directory = Path(directory)
         config = TokenizerConfig.load(directory / "tokenizer.json")
-        paths = _files(directory)
-        digests = Path(f"{directory}.sha256")
-        if digests.exists():  # written beside a model
-            known = digests.read_text(encoding="utf-8", errors="replace")
-            for path in paths:
-                if _line_of_digest(path) not in known:
-                    raise ValueError(
-                        f"{path} is not the file that the model beside it was trained "
-                        f"with: {digests} has another SHA-256. Restore the original "
-                        "file."
-                    )
-        sides = [as_tokenizer(path) for path in paths]
+        sides = [as_tokenizer(path) for path in _files(directory)]
         words = directory / _ABBREVIATIONS
         abbreviations = words.read_text("utf-8").split() if words.exists() else ()
         return cls(sides[0], sides[-1], config, abbreviations)
@@ -133,17 +122,6 @@ class TokenizerPair:
             names[side] = name + tokenizer.suffix
             tokenizer.save(directory / names[side])
         return names
-
-    def save_digests(self, directory: str | Path) -> None:
-        """Writes digests of the saved files; call it after the model has been saved.
-
-        They are in DIRECTORY.sha256, which `sha256sum --check` reads, so that `load`
-        also notices if the whole directory is replaced.
-        """
-        directory = Path(directory)
-        lines = map(_line_of_digest, _files(directory))
-        with replacing(f"{directory}.sha256") as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
 
     def same_as(self, other: TokenizerPair) -> bool:
         """Returns whether another pair has the same tokenizers."""
@@ -244,7 +222,3 @@ def _files(directory):
         if any(map(Path.exists, paths)):
             break
     return paths
-
-
-def _line_of_digest(path):
-    return f"{digest(path)}  {path.parent.name}/{path.name}\n"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _BEGUN = ("config.json", DATA, "tokenizer")
 _FINISHED = ("model.keras", "decoding.json", SUMMARY)  # The summary is written last.
 # What a process that is killed while it sets up a run leaves.
-_LEFT = {"tokenizer", "tokenizer.sha256", DATA, "corpus", "compiled"}
+_LEFT = {"tokenizer", DATA, "corpus", "compiled"}
 # Options that end the training, and all options that a resumed run may change.
 _LIMITS = ("epochs", "max_updates", "max_minutes", "patience")
 _CHANGEABLE = {*_LIMITS, "bad_line_share", "nonfinite"}

@@ -15,9 +15,9 @@ import keras
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
-from keras_transformer.files import remove_abandoned, take_lock, write_json
+from keras_transformer.files import take_lock, write_json
 from keras_transformer.models.batch_step import inner_optimizer
-from keras_transformer.search.run_directory import DATA, SUMMARY, TEST
+from keras_transformer.search.run_directory import DATA, SCORES, SUMMARY, TEST
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say
 from keras_transformer.text import Corpus
@@ -111,9 +111,10 @@ def locked(directory: Path) -> Iterator[None]:
                 f"Another process is training in {directory}. Wait until it ends, "
                 "or choose another directory."
             )
-        # Those that a killed process has half written.
-        halves = directory.rglob(".partial-*")
-        remove_abandoned(path for path in halves if path.is_file())
+        # What a killed process has half written; scores are written without this lock.
+        for half in directory.rglob(".partial-*"):
+            if half.is_file() and not half.name.endswith(SCORES):
+                half.unlink(missing_ok=True)
         yield
     finally:
         os.close(descriptor)
@@ -258,7 +259,6 @@ def _write_beginning(planned, run):
     (directory / SUMMARY).unlink(missing_ok=True)
     if not planned.is_set_up:
         planned.tokenizers.save(directory / "tokenizer")
-        planned.tokenizers.save_digests(directory / "tokenizer")
         write_json(directory / DATA, planned.data)
     write_json(directory / "config.json", run.asked.to_dict())
     if planned.job.test is not None:

@@ -71,9 +71,9 @@ def train(
 ) -> Translator:
     """Learns a vocabulary, trains a model with `model.fit`, and saves everything.
 
-    The directory then holds config.json, data.json, tokenizer/, tokenizer.sha256,
-    corpus/, states/, checkpoints/, log.csv, tensorboard/, summary.json and the
-    translator: decoding.json and model.keras. `load(directory)` opens it.
+    The directory then holds config.json, data.json, tokenizer/, corpus/, states/,
+    checkpoints/, log.csv, tensorboard/, summary.json and the translator: decoding.json
+    and model.keras. `load(directory)` opens it.
 
     The final weights are the mean of the last checkpoints (`average_checkpoints`). With
     validation pairs the means of the last 1, 2, 3, 5 and 10 and the best checkpoint are

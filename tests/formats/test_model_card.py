@@ -152,6 +152,15 @@ def test_scores_of_other_weights_are_not_shown(live, run):
     assert "None recorded" in model_card(Translator.load(run), VERSION, run)
 
 
+@pytest.mark.parametrize("name", ["joint.model", "abbreviations.txt"])
+def test_scores_with_another_tokenizer_are_not_shown(live, run, name):
+    scored(live, run)
+    assert recorded_scores(run)
+    with open(run / "tokenizer" / name, "ab") as file:
+        file.write(b"bzw\n")
+    assert recorded_scores(run) == []
+
+
 def other_weights(run):
     """Saves other weights than the run has, as a training does at its end."""
     other = Translator.load(run)

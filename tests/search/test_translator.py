@@ -120,9 +120,8 @@ def test_saved_and_loaded_it_gives_the_same(translator, tmp_path):
     assert loaded.nbest(TEXTS, 3) == translator.nbest(TEXTS, 3)
     other = DecodingConfig(beam_size=7)
     assert Translator.load(tmp_path / "saved", other).config is other
-    assert sorted(p.name for p in (tmp_path / "saved").iterdir()) == [
-        "decoding.json", "model.keras", "tokenizer", "tokenizer.sha256"
-    ]  # fmt: skip
+    names = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    assert names == ["decoding.json", "model.keras", "tokenizer"]
 
 
 @pytest.mark.parametrize("missing", ["model.keras", "tokenizer", "decoding.json"])

@@ -2,7 +2,6 @@
 
 import io
 import json
-from hashlib import sha256
 
 import keras_hub
 import pytest
@@ -194,38 +193,6 @@ def test_a_joint_pair_is_one_tokenizer_and_two_are_of_their_own_sides(tmp_path):
     joint, config = pair.source, CONFIG.replace(joint_vocabulary=False)
     assert TokenizerPair(joint, Tokenizer(joint.content), config).config == CONFIG
     assert not TokenizerPair(joint, loaded.target, CONFIG).config.joint_vocabulary
-
-
-@pytest.mark.parametrize("joint", [True, False])
-def test_load_refuses_another_tokenizer_than_the_digests_tell(
-    tmp_path, monkeypatch, joint
-):
-    config = CONFIG.replace(joint_vocabulary=joint)
-    pair = learn_tokenizers(PAIRS, config)
-    pieces = pair.target.pieces(range(330))
-    directory = tmp_path / "tokenizer"
-    pair.save(directory)
-    pair.save_digests(directory)
-    names = ["joint.model"] if joint else ["source.model", "target.model"]
-    digests = [sha256((directory / name).read_bytes()).hexdigest() for name in names]
-    lines = [f"{d}  tokenizer/{name}\n" for d, name in zip(digests, names, strict=True)]
-    assert (tmp_path / "tokenizer.sha256").read_text() == "".join(lines)
-    assert TokenizerPair.load(directory).target.pieces(range(330)) == pieces
-    # Another one in the place of the whole directory, of as many pieces.
-    others = [(german, english) for english, german in PAIRS[:8]]
-    learn_tokenizers(others, config).save(directory)
-    with pytest.raises(ValueError, match=f"{names[0]} is not the file that the"):
-        TokenizerPair.load(directory)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="^tokenizer/.* tokenizer.sha256 has another"):
-        TokenizerPair.load("tokenizer")
-    # Digests that were cut tell nothing for certain.
-    pair.save(directory)
-    (tmp_path / "tokenizer.sha256").write_text(digests[-1])
-    with pytest.raises(ValueError, match="is not the file that the model"):
-        TokenizerPair.load(directory)
-    (tmp_path / "tokenizer.sha256").unlink()
-    assert TokenizerPair.load(directory).target.pieces(range(330)) == pieces
 
 
 def word_pieces(**options):

@@ -44,7 +44,6 @@ def test_a_run_leaves_everything_in_its_directory(run_directory):
     assert sorted(path.name for path in run_directory.iterdir()) == [
         "checkpoints", "config.json", "corpus", "data.json", "decoding.json", "log.csv",
         "model.keras", "states", "summary.json", "tensorboard", "tokenizer",
-        "tokenizer.sha256",
     ]  # fmt: skip
     # Four batches an epoch, three epochs; up to ten checkpoints are kept.
     kept = sorted((run_directory / "checkpoints").iterdir())
