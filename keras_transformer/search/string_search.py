@@ -154,17 +154,18 @@ class StringSearch:
         }
         whole = sentences.with_flat_values(found["translation"] + between.flat_values)
         lost = tf.strings.reduce_join(rows["lost"], axis=1)
+        doubts = rows["doubt"].to_tensor()
         return {
             "translation": tf.strings.reduce_join(whole, axis=1),
             "doubts": united_doubts(tf.strings.reduce_join(rows["doubts"], axis=1)),
             "score": tf.reduce_min(rows["score"], axis=1),
-            "doubt": tf.reduce_max(rows["doubt"], axis=1),
+            "doubt": tf.reduce_max(doubts, axis=1),
             "truncated": tf.reduce_any(rows["truncated"], axis=1),
             "lost": tf.strings.split(lost, CUT).to_tensor(),
             "sources": rows["source"].to_tensor(),
             "translations": rows["translation"].to_tensor(),
             "scores": rows["score"].to_tensor(),
-            "sentence_doubts": rows["doubt"].to_tensor(),
+            "sentence_doubts": doubts,
         }
 
     def outputs(self, source, result):

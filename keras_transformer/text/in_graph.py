@@ -183,7 +183,8 @@ def doubt_at(scores: tf.Tensor, steps: list | None) -> tf.Tensor:
     if steps is None:
         return tf.zeros_like(scores)
     lowest, shares = tf.unstack(tf.constant(steps, tf.float32), axis=1)
-    return tf.gather(shares, tf.searchsorted(lowest[1:], scores, side="right"))
+    places = tf.reduce_sum(tf.cast(scores[:, None] >= lowest[1:], tf.int32), axis=1)
+    return tf.gather(shares, places)
 
 
 def are_foreign(texts: tf.Tensor, ids: tf.Tensor, letters: np.ndarray) -> tf.Tensor:

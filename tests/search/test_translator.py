@@ -83,7 +83,7 @@ def test_n_best_are_those_of_the_generator(translator, text):
 
 def test_nothing_in_nothing_out(translator):
     blanks = ["", "   ", "\t", "\n", "\u3000"]
-    assert translator.nbest(blanks) == [[Translation("", 0.0, False)]] * 5
+    assert translator.nbest(blanks) == [[Translation("", 0.0, False, doubt=0.0)]] * 5
     assert translator([TEXTS[0], *blanks]) == [*translator([TEXTS[0]]), *blanks]
     assert [found.score for found in translator.translate(blanks)] == [0.0] * 5
     assert translator([]) == []
@@ -154,7 +154,7 @@ def test_without_a_prefix_it_completes_to_the_translation(translator):
         assert one.text == other.text
         assert one.score == pytest.approx(other.score, rel=1e-5)
     found = translator.complete(["", "dog", " "], ["", "der", "die"])
-    assert found[0] == Translation("", 0.0, False)
+    assert found[0] == Translation("", 0.0, False, doubt=0.0)
     assert found[2].text.startswith("die")
     assert found[1].text == translator.complete(["dog"], ["der"])[0].text
 

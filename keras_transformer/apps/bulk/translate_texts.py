@@ -373,8 +373,8 @@ class _PartialOutput(contextlib.AbstractContextManager):
 
     def _refused(self, reason):
         return ValueError(
-            f"{self._path} holds an unfinished translation that cannot be resumed: "
-            f"{reason}. Restore what was there, or start again: rm {self._path}"
+            f"{self._path} cannot be resumed: {reason}. Restore what was there, choose "
+            f"another output, or start again: rm {self._path}"
         )
 
     def append(self, texts, translations):

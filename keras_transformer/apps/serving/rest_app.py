@@ -22,12 +22,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-# TensorFlow has no public name for them.
-from tensorflow.python.eager.cancellation import (
-    CancellationManager,
-    CancellationManagerContext,
-)
-
 from keras_transformer.apps.serving.page_routes import page_routes
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.apps.serving.tensors import (
@@ -36,6 +30,7 @@ from keras_transformer.apps.serving.tensors import (
     read_json,
     write_outputs,
 )
+from keras_transformer.nn.kernels.keras_private import cancellation_of_graphs
 
 # Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
 SECONDS = 30.0
@@ -152,9 +147,9 @@ async def predict(request: Request) -> Response:
     """Answers the outputs of a signature, one request at a time."""
     body = await request.body()
     seconds = request.app.state.seconds
-    cancellation = CancellationManager()
+    cancellation, cancelled = cancellation_of_graphs()
     answer = asyncio.get_running_loop().run_in_executor(
-        request.app.state.worker, _predict, request, body, cancellation
+        request.app.state.worker, _predict, request, body, cancelled
     )
     # After the body the client only says that it has hung up.
     hung_up = asyncio.ensure_future(request.receive())
@@ -174,7 +169,7 @@ async def predict(request: Request) -> Response:
     raise RequestError(f"There is no answer after {seconds:g} s.", 504)
 
 
-def _predict(request, body, cancellation):
+def _predict(request, body, cancelled):
     encoding = request.headers.get("content-encoding", "identity")
     document = read_json(body, encoding)
     signatures = _model_of(request).signatures
@@ -187,6 +182,6 @@ def _predict(request, body, cancellation):
             f"Received: {name!r}"
         )
     form, inputs = read_inputs(document, signatures[name].inputs)
-    with CancellationManagerContext(cancellation):
+    with cancelled:
         outputs = signatures[name](inputs)
     return write_outputs(outputs, form)

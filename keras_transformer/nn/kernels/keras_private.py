@@ -247,6 +247,15 @@ def _of_known_sizes(spec):
     return keras.KerasTensor(shape, keras.backend.standardize_dtype(spec.dtype))
 
 
+def cancellation_of_graphs() -> tuple:
+    """Returns what ends graphs by `start_cancel`, and the context that they run in."""
+    # Leans on tensorflow/python/eager/cancellation.py: CancellationManager.
+    from tensorflow.python.eager import cancellation
+
+    manager = cancellation.CancellationManager()
+    return manager, cancellation.CancellationManagerContext(manager)
+
+
 def layers_within(layer) -> list:
     """Returns all layers within a layer or model, at any depth."""
     # Leans on keras/src/layers/layer.py: Layer._flatten_layers.

@@ -499,8 +499,8 @@ def test_serve_gets_its_address(monkeypatch, tmp_path):
     calls, a = [], flags.Path("a")
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
     for words, expected in {
-        "serve a": (a, "127.0.0.1", 8501),
-        "serve a --host ::1 --port 0": (a, "::1", 0),
+        "serve a": (a, "127.0.0.1", 8501, None),
+        "serve a --host ::1 --port 0 --doubt-above 0.7": (a, "::1", 0, 0.7),
     }.items():
         assert run(*words.split()) == 0
         assert calls.pop() == expected

@@ -169,6 +169,22 @@ def keeps_no_graph():
     return found == [15.0, 15.0] and graph() is None
 
 
+def cancels():
+    import tensorflow as tf
+
+    endless = tf.function(
+        lambda: tf.while_loop(lambda i: i < 1, lambda i: i * 0, [tf.constant(0)])
+    )
+    manager, cancelled = keras_private.cancellation_of_graphs()
+    manager.start_cancel()
+    try:
+        with cancelled:
+            endless()
+    except tf.errors.CancelledError:
+        return True
+    return False
+
+
 # What uses a private name, and a check of it that is False or raises once it moves.
 CHECKS = {
     "carried_mask": masked,
@@ -193,6 +209,7 @@ CHECKS = {
 OF_TENSORFLOW = {
     "is_in_xla_graph": is_compiled_by_xla,
     "_with_gradient": keeps_no_graph,
+    "cancellation_of_graphs": cancels,
     "converter_error": converts,
     "without_large_constants": converts,
     # Its test is below.
