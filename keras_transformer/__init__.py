@@ -62,6 +62,7 @@ class _AfterKeras:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
+        sys.meta_path.remove(self)
         self.loader.exec_module(module)
         _register()
 

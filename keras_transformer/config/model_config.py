@@ -148,9 +148,9 @@ class TransformerConfig(TokenModelConfig):
             source == target,
             f"source_vocabulary_size={source}, target_vocabulary_size={target}",
         )
-        self._check_special_ids(min(source, target))
         kind = self.decoder_self_attention
         check_ssru("decoder_self_attention", kind, self.relative_positions)
+        self._check_special_ids(min(source, target))
         if not self.relative_positions:
             check_even("d_model", self.d_model, self.positions)
 

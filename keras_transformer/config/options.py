@@ -222,24 +222,22 @@ def check_number(
     `rule` replaces the words of the error.
     """
     accepted = numbers.Integral if kind is int else numbers.Real
+    is_number = isinstance(value, numbers.Number)
     # The order suits PyTorch's compiler, for which a size is an int without attributes.
     if isinstance(value, accepted) and not isinstance(value, bool):
         is_within = all(_BOUNDS[key][0](value, bound) for key, bound in bounds.items())
         if is_within and (kind is int or _is_meant(value, finite)):
             return
         expected = _in_words(bounds) if not is_within else "finite"
-    elif (optional and value is None) or (or_tensor and _is_symbolic(value)):
+    elif optional and value is None:
         return
+    elif or_tensor and hasattr(value, "__sub__") and not is_number:
+        return  # A tensor, or one of JAX's sizes that are not known.
     else:
         expected = "an integer" if kind is int else "a number"
         expected = f"None or {expected}" if optional else expected
         expected += f", {_in_words(bounds)}" if bounds else ""
     raise ValueError(f"`{name}` must be {rule or expected}. Received: {name}={value!r}")
-
-
-def _is_symbolic(value):
-    """Whether it can be a tensor or one of JAX's sizes that are not known."""
-    return hasattr(value, "__sub__") and not isinstance(value, numbers.Number)
 
 
 def _is_meant(number, finite):

@@ -239,11 +239,6 @@ def _zeros(name, dtype, shape=(), aggregation="only_first_replica", **options):
     )
 
 
-def inner_optimizer(optimizer):
-    """Returns the optimizer within a `LossScaleOptimizer`, or the optimizer."""
-    return getattr(optimizer, "inner_optimizer", optimizer)
-
-
 def global_norm(gradients):
     """Returns the float32 norm of all gradients together."""
     squares = [ops.sum(ops.square(ops.cast(g, "float32"))) for g in gradients]

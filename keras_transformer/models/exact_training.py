@@ -7,13 +7,13 @@ from keras import ops
 
 from keras_transformer.config import TrainingConfig
 from keras_transformer.models import jax_step, tensorflow_step, torch_step
-from keras_transformer.models.batch_step import (
-    UpdateState,
-    inner_optimizer,
-    needs_logits,
-)
+from keras_transformer.models.batch_step import UpdateState, needs_logits
 from keras_transformer.nn.kernels.execution import num_replicas
-from keras_transformer.nn.kernels.keras_private import BuildsFromSpec, compiled_metrics
+from keras_transformer.nn.kernels.keras_private import (
+    BuildsFromSpec,
+    compiled_metrics,
+    inner_optimizer,
+)
 
 _STEPS = {"tensorflow": tensorflow_step, "jax": jax_step, "torch": torch_step}[
     keras.config.backend()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_transformer.models.batch_step import Verdict, batch_loss, inner_optimizer
-from keras_transformer.nn.kernels.keras_private import clipped_by
+from keras_transformer.models.batch_step import Verdict, batch_loss
+from keras_transformer.nn.kernels.keras_private import clipped_by, inner_optimizer
 
 
 def train_step(model, data):
@@ -60,7 +60,7 @@ def _update(strategy, model, verdict, gradients, targets):
     # The same in each replica.
     verdict = Verdict(*[strategy.experimental_local_results(x)[0] for x in verdict])
     run = strategy.extended.call_for_each_replica
-    is_scaling = inner_optimizer(model.optimizer) is not model.optimizer
+    is_scaling = hasattr(model.optimizer, "inner_optimizer")
     if not (is_scaling or tf.distribute.has_strategy()):
         # In a replica, which scaling needs, Keras' sum makes TensorFlow keep the graph.
         run = _call

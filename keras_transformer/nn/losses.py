@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import keras
@@ -13,10 +12,10 @@ from keras_transformer.config.options import check_number
 from keras_transformer.nn.arguments import check_ids, check_rate
 from keras_transformer.nn.kernels.crossentropy import (
     TokenScores,
-    class_ids,
     first_largest,
     fused_crossentropy,
     smoothed_crossentropy,
+    token_weights,
     wide_ids,
 )
 from keras_transformer.nn.kernels.execution import in_tensorflow_graph, num_replicas
@@ -107,9 +106,10 @@ class MaskedCrossentropy(keras.losses.Loss):
         classes = matrix.shape[0]
         shape = (*states.shape[:-1], classes)  # of the logits
         _check_targets(y_true, shape, self.pad_id)
+        count = ops.maximum(self.count(y_true), 1.0)
         y_true = wide_ids(y_true)
         weights = token_weights(y_true, self.pad_id, sample_weight, classes)
-        weights = ops.reshape(weights / ops.maximum(self.count(y_true), 1.0), (-1,))
+        weights = ops.reshape(weights / count, (-1,))
         states = ops.reshape(states, (-1, states.shape[-1]))  # (B T, D)
         targets = ops.reshape(y_true, (-1,))
         counted = None
@@ -214,26 +214,6 @@ def _have_one_shape(one, other):
     return len(one) == len(other) and all(
         None in sizes or sizes[0] == sizes[1] for sizes in zip(one, other, strict=True)
     )
-
-
-def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float32"):
-    """Returns the weight of each target (B, T): 0 for padding, else its sample's.
-
-    With a number of `classes`, NaN for a target that is neither padding nor a class.
-    """
-    y_true = wide_ids(y_true)
-    is_token = ops.not_equal(y_true, pad_id)
-    weights = ops.cast(is_token, dtype)
-    if sample_weight is not None:
-        sample_weight = ops.cast(sample_weight, dtype)
-        if len(sample_weight.shape) == 1:
-            sample_weight = sample_weight[:, None]
-        weights = weights * sample_weight
-    if classes is None:
-        return weights
-    _, is_class = class_ids(y_true, classes)
-    is_other = ops.logical_not(is_class)
-    return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
 
 
 class TokenMean(keras.metrics.Mean):

@@ -14,6 +14,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_transformer.search.tokens import as_rows
+
 _ROWS = (1, 8, 32)
 # The first size of columns, and the number of sizes.
 _FIRST = 32
@@ -42,7 +44,8 @@ class Compiled:
         variables = self._model.variables  # a walk over all layers
         if is_traced(inputs, variables):
             return self._function(*inputs, **options)
-        inputs = [x if x is None else ops.convert_to_numpy(x) for x in inputs]
+        rows = [as_rows("source", x) for x in inputs]
+        inputs = [x if x is None else ops.convert_to_numpy(x) for x in rows]
         pads = keras.backend.backend() == "jax"
         padded = self._padded(inputs) if pads else inputs
         if self._options is not None:

@@ -112,7 +112,6 @@ class Generator:
             prefix_lengths: Integer tensor (B,) of prefix lengths (tokens).
             n_best: Targets per source.
         """
-        source = as_rows("source", source)
         if prefix is not None:
             prefix = self._targets("prefix", prefix)
         return self._searched(source, lengths, prefix, prefix_lengths, n_best=n_best)
@@ -167,7 +166,6 @@ class Generator:
         `uniforms` (B, `config.longest_output`) are numbers in [0, 1); a `temperature`
         (B,) is from 0 (greedy) to infinity (uniform). See `search` for the others.
         """
-        source = as_rows("source", source)
         return self._sampled(source, lengths, uniforms, temperature)
 
     def _sample(self, source, lengths, uniforms, temperature):
@@ -190,7 +188,6 @@ class Generator:
 
         `source` (B, S) and `target_out` (B, T) end with the end token, then padding.
         """
-        source = as_rows("source", source)
         target_out = self._targets("target_out", target_out)
         return self._scored(source, target_out)
 
@@ -209,7 +206,6 @@ class Generator:
             raise ValueError(
                 "Attention to the source needs a model with a `DecoderLayer`."
             )
-        source = as_rows("source", source)
         target_out = self._targets("target_out", target_out)
         return self._attended(source, target_out)
 

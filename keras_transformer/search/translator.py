@@ -69,7 +69,13 @@ class Translator(TextTranslator):
         self.carries_spans = tokenizers.carry_spans
         self._search = StringSearch(self.generator, tokenizers)
         # A graph for each number of hypotheses, and anew once a model is quantised.
-        self._compiled = functools.lru_cache(MOST_KEPT)(self._compile)
+        # The graph of a signature, for the variables that the model has.
+        self._graphs = functools.lru_cache(MOST_KEPT)(
+            lambda name, variables, **options: as_graph(
+                functools.partial(SIGNATURES[name].call, self._search, **options),
+                SIGNATURES[name].inputs,
+            )
+        )
 
     @property
     def model(self) -> keras.Model:
@@ -99,14 +105,8 @@ class Translator(TextTranslator):
         variables = None
         if keras.backend.backend() == "tensorflow":
             variables = identity_of(self.model.variables)
-        tensors = SIGNATURES[name].tensors(columns).values()
-        return as_arrays(self._compiled(name, variables, **options)(*tensors))
-
-    def _compile(self, name, variables, **options):
-        """Returns the function of a signature, for the variables given."""
-        signature = SIGNATURES[name]
-        function = functools.partial(signature.call, self._search, **options)
-        return as_graph(function, signature.inputs)
+        graph = self._graphs(name, variables, **options)
+        return as_arrays(graph(*SIGNATURES[name].tensors(columns).values()))
 
     @classmethod
     def load(cls, directory: str | Path, config: DecodingConfig | None = None) -> Self:

@@ -180,8 +180,9 @@ def mixed_pairs(parts: Iterable[tuple[Any, int]]) -> ParallelText:
                 f"{part!r:.100}"
             )
         text, weight = part
+        corpora = open_pairs(text).parts
         check_number("weight", weight, int, minimum=1)
-        for corpus, times in open_pairs(text).parts:
+        for corpus, times in corpora:
             named = corpus if corpus.files else corpus.of_mix(number)
             mixed.append((named, times * weight))
     if not mixed:

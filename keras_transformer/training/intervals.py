@@ -20,11 +20,9 @@ import numpy as np
 from keras import ops
 
 from keras_transformer.config import TrainingConfig
-from keras_transformer.models.batch_step import inner_optimizer
 from keras_transformer.models.exact_training import ExactTraining
-from keras_transformer.nn.kernels.keras_private import loss_tracker
+from keras_transformer.nn.kernels.keras_private import inner_optimizer, loss_tracker
 from keras_transformer.terminal import plural, say, warn
-from keras_transformer.training.compiling import Waits
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run, fit_to_minutes
 from keras_transformer.training.state import State, save_checkpoint, without_progress
@@ -190,6 +188,33 @@ def training_variables(model: keras.Model) -> list[keras.Variable]:
     """Returns all variables of model, optimizer and metrics, each once."""
     every = [*model.variables, *model.optimizer.variables, *model.metrics_variables]
     return list({id(variable): variable for variable in every}.values())
+
+
+class Waits:
+    """Steps that trace a graph, once for all shapes, or let XLA compile one of each."""
+
+    def __init__(self, corpus, is_compiled):
+        self.seconds = 0.0
+        self._corpus = corpus
+        self._is_compiled = is_compiled
+        self._seen = set()
+        self._began = None
+
+    def begin(self, step: int) -> str | None:
+        """Returns what a step that begins will wait for, if anything."""
+        kind = self._corpus.bucket(step) if self._is_compiled else None
+        self._began = None if kind in self._seen else time.monotonic()
+        if self._began is None:
+            return None
+        self._seen.add(kind)
+        if not self._is_compiled:
+            return "tracing the step"
+        return f"compiling shape {len(self._seen)} of {len(self._corpus.shapes)}"
+
+    def end(self):
+        """Notes that the step has ended."""
+        if self._began is not None:
+            self.seconds += time.monotonic() - self._began
 
 
 class RunCallbacks(keras.callbacks.CallbackList):

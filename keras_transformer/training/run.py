@@ -16,7 +16,7 @@ from rich.console import Console
 
 from keras_transformer.config import RunConfig
 from keras_transformer.files import take_lock, write_json
-from keras_transformer.models.batch_step import inner_optimizer
+from keras_transformer.nn.kernels.keras_private import inner_optimizer
 from keras_transformer.search.run_directory import DATA, SCORES, SUMMARY, TEST
 from keras_transformer.search.translator import Translator
 from keras_transformer.terminal import plural, say

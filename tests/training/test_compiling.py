@@ -10,8 +10,8 @@ import keras
 import pytest
 
 from keras_transformer import RunConfig, TrainingConfig
-from keras_transformer.training import compiling, report, state
-from keras_transformer.training.compiling import Waits
+from keras_transformer.training import intervals, report, state
+from keras_transformer.training.intervals import Waits
 
 model = importlib.import_module("keras_transformer.training.run_model")
 
@@ -26,7 +26,7 @@ def corpus(*buckets):
 def clock(monkeypatch):
     """The time, in a list."""
     now = [0.0]
-    monkeypatch.setattr(compiling.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(intervals.time, "monotonic", lambda: now[0])
     return now
 
 

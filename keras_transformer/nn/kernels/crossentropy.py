@@ -42,6 +42,26 @@ def class_ids(ids, classes):
     return ops.cast(ops.where(is_class, ids, 0), "int32"), is_class
 
 
+def token_weights(y_true, pad_id, sample_weight=None, classes=None, dtype="float32"):
+    """Returns the weight of each target (B, T): 0 for padding, else its sample's.
+
+    With a number of `classes`, NaN for a target that is neither padding nor a class.
+    """
+    y_true = wide_ids(y_true)
+    is_token = ops.not_equal(y_true, pad_id)
+    weights = ops.cast(is_token, dtype)
+    if sample_weight is not None:
+        sample_weight = ops.cast(sample_weight, dtype)
+        if len(sample_weight.shape) == 1:
+            sample_weight = sample_weight[:, None]
+        weights = weights * sample_weight
+    if classes is None:
+        return weights
+    _, is_class = class_ids(y_true, classes)
+    is_other = ops.logical_not(is_class)
+    return ops.where(ops.logical_and(is_token, is_other), math.nan, weights)
+
+
 def smoothed_crossentropy(targets, logits, label_smoothing=0.0):
     """Returns the label-smoothed cross-entropy of targets (...), float32 (nats).
 

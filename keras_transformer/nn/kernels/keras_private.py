@@ -168,6 +168,11 @@ def loss_weights(model) -> list | None:
     return None if compiled is None else keras.tree.flatten(compiled._user_loss_weights)
 
 
+def inner_optimizer(optimizer):
+    """Returns the optimizer within a `LossScaleOptimizer`, or the optimizer."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def compiled_metrics(model) -> list:
     """Returns the metrics of `compile`, weighted ones included, flat."""
     # Leans on keras/src/trainers/trainer.py: Trainer.compile.
