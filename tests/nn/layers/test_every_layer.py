@@ -242,7 +242,8 @@ def exported(path, inputs):
         onnxruntime = pytest.importorskip("onnxruntime")
         session = onnxruntime.InferenceSession(path)
         names = [x.name for x in session.get_inputs()]
-        return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+        arrays = dict(zip(names, keras.tree.flatten(inputs), strict=True))
+        return session.run(None, arrays)[0]
     import tensorflow as tf
 
     loaded = tf.saved_model.load(path)
