@@ -55,11 +55,7 @@ def make_model(image_shape, patch_size, vocabulary_size, config=CONFIG):
     positions = kt.PositionalEncoding("learned", count, rate, name="positions")
     seen = kt.EncoderStack(config, name="encoder")(positions(patches(images)))
     embedding = kt.PositionalEmbedding(
-        vocabulary_size,
-        config.d_model,
-        dropout_rate=rate,
-        pad_id=PAD,
-        name="embedding",
+        vocabulary_size, config.d_model, dropout_rate=rate, pad_id=PAD
     )
     states = embedding(words)
     for i in range(config.num_layers):
