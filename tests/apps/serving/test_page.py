@@ -201,7 +201,8 @@ def test_errors_are_told_in_words(url, open_page):
     enter(page, "doubtful")
     expect(note).to_have_text(
         re.compile(
-            "^The translation is doubtful: a sentence may not be translated, it is"
+            "^The translation is doubtful: a sentence may not be translated, most "
+            "translations with such a score were wrong."
         )
     )
     enter(page, "cut")
