@@ -243,16 +243,6 @@ ERRORS = {
     "kt.MultiHeadAttention(2, 3)(X, OTHER, OTHER, key_mask=full(2, 5))":
         "`key_mask` must fit the inputs",
     "kt.EncoderLayer(2, 8)(X, mask=full(2, 4))": "`mask` must fit the inputs",
-    **{
-        f"kt.{layer}(X, {mask}=full(5, {keys}))":
-            "as many rows as there are queries, T: write mask[:, None]...mask[None] for"
-            f" (T, S). Received: shape (5, {keys})"
-        for layer, mask, keys in (
-            ("EncoderLayer(2, 8)", "mask", 5), ("MultiHeadAttention(2, 3)", "mask", 5),
-            ("SSRU()", "mask", 5), ("EncoderStack(ENCODER)", "mask", 5),
-            ("DecoderLayer(2, 8)", "encoder_output=OTHER, encoder_output_mask", 7),
-        )
-    },
     "kt.DecoderLayer(2, 8)(X, OTHER, encoder_output_mask=full(2, 5))":
         "`mask` must fit the inputs, ... = (2, None, 5, 7)",
     "kt.SSRU()(X, mask=full(1, 5, 5))": SAME_MASK,

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_transformer.config.options import check_number
-from keras_transformer.nn.kernels.keras_private import carried_mask, learns_shapes
+from keras_transformer.nn.kernels.keras_private import learns_shapes
 from keras_transformer.types import Tensor, TensorLike
 
 
@@ -90,12 +90,11 @@ def _check_count(name, count, optional=False):
     check_number(name, count, int, optional=optional, or_tensor=True, minimum=0)
 
 
-def attention_mask(mask: TensorLike | None, *inputs: TensorLike) -> Tensor | None:
+def attention_mask(mask: TensorLike | None) -> Tensor | None:
     """Returns a mask (B, S), (B, 1, S) or (B, T, S) as (B, 1, S) or (B, T, S).
 
     Raises:
-        TypeError, ValueError: If it is not boolean, has another rank, or may be (T, S)
-            for inputs of which the queries (B, T, D) are the first.
+        TypeError, ValueError: If it is not boolean, or has another rank.
     """
     if mask is None:
         return None
@@ -106,17 +105,6 @@ def attention_mask(mask: TensorLike | None, *inputs: TensorLike) -> Tensor | Non
         raise ValueError(f"{expected}. Received: shape {shape}")
     if len(shape) == 3:
         return mask
-    is_carried = any(mask is carried_mask(tensor) for tensor in inputs)
-    if (
-        inputs
-        and not (is_carried or learns_shapes())
-        and (shape[0] == inputs[0].shape[1] not in (None, 1))
-    ):
-        raise ValueError(
-            "`mask` of two axes must not have as many rows as there are queries, T: "
-            "write mask[:, None] for a mask (B, S) of the keys of each sentence, and "
-            f"mask[None] for (T, S). Received: shape {shape}"
-        )
     return ops.expand_dims(mask, axis=1)
 
 
@@ -144,7 +132,7 @@ def combined_mask(
     """
     parts = {}  # (B, H or 1, T or 1, S)
     if mask is not None:  # (B, S), (B, 1, S) or (B, T, S)
-        parts["mask"] = ops.expand_dims(attention_mask(mask, query, value), axis=1)
+        parts["mask"] = ops.expand_dims(attention_mask(mask), axis=1)
     else:
         for name, one in (("value_mask", value_mask), ("key_mask", key_mask)):
             if one is not None:  # (B, S)

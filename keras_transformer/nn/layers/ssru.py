@@ -71,7 +71,7 @@ class SSRU(ComposedLayer):
         by_time = ops.transpose(inputs, (1, 0, 2))  # (T, B, D)
         kept, new = self._gates(by_time)
         if mask is not None:
-            is_read = ops.transpose(mask_of_keys(attention_mask(mask, inputs)))
+            is_read = ops.transpose(mask_of_keys(attention_mask(mask)))
             is_read = ops.expand_dims(is_read, -1)  # (T, B, 1)
             kept = ops.where(is_read, kept, 1.0)
             new = ops.where(is_read, new, 0.0)

@@ -73,10 +73,10 @@ def _documented(cls: _T) -> _T:
     return cls
 
 
-def _of_keys(mask, *inputs):
-    """Returns a mask (B, S) as (B, 1, S); the queries are the first input."""
+def _of_keys(mask):
+    """Returns a mask (B, S) as (B, 1, S)."""
     is_of_rows = len(getattr(mask, "shape", ())) == 2
-    return attention_mask(mask, *inputs) if is_of_rows else mask
+    return attention_mask(mask) if is_of_rows else mask
 
 
 @dataclasses.dataclass
@@ -244,7 +244,7 @@ class TransformerLayer(ComposedLayer):
         training: bool | None = None,
     ) -> Tensor:
         causal = {"use_causal_mask": True} if self.causal else {}
-        mask = _of_keys(mask, inputs)
+        mask = _of_keys(mask)
         x = self.self_attention_residual(
             inputs, self.self_attention, mask=mask, training=training, **causal
         )
@@ -431,8 +431,8 @@ class DecoderLayer(CausalLayer):
         encoder_output_mask: TensorLike | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        mask = _of_keys(carried_mask(inputs) if mask is None else mask, inputs)
-        encoder_output_mask = _of_keys(encoder_output_mask, inputs, encoder_output)
+        mask = _of_keys(carried_mask(inputs) if mask is None else mask)
+        encoder_output_mask = _of_keys(encoder_output_mask)
         x = self.self_attention_residual(
             inputs,
             self.self_attention,

@@ -564,21 +564,15 @@ def test_what_an_input_carries_is_as_a_mask_given(rng, name):
         assert_close(found, plain)
 
 
-@pytest.mark.parametrize("name", [name for name in MASKED if any(MASKED[name][2])])
-def test_of_as_many_rows_as_queries_only_what_an_input_carries_is_of_rows(rng, name):
-    """With B = T a mask of two axes that is given may be (T, S), and is refused."""
-    make, ids, arguments = MASKED[name]
-    layer, embedding = make(), random_embedding(rng)
-    square = [np.resize(x, (ids[0].shape[1], x.shape[1])) for x in ids]
-    inputs = [bare(embedding(x)) for x in square]
-    flat = {a: x != 0 for a, x in zip(arguments, square, strict=True) if a}
-    is_of_rows = {"value_mask", "key_mask"} & flat.keys()
-    masks = flat if is_of_rows else {a: mask[:, None] for a, mask in flat.items()}
-    expected = ops.convert_to_numpy(layer(*inputs, **masks))
-    assert_close(layer(*map(embedding, square)), expected)
-    if not is_of_rows:
-        with pytest.raises(ValueError, match=r"write mask\[:, None\]"):
-            layer(*inputs, **flat)
+def test_a_functional_model_masks_as_many_rows_as_positions(rng):
+    """There Keras hands a mask (B, S) on as a plain argument, whatever B and S are."""
+    ids = keras.Input((None,), dtype="int32")
+    layer = layers.EncoderLayer(3, 11)
+    model = keras.Model(ids, layer(random_embedding(rng)(ids)))
+    randomise(model, rng)
+    rows = np.array([[5, 6, 0], [4, 0, 0], [7, 8, 9]])
+    alone = ops.convert_to_numpy(model(rows[1:2, :1]))
+    assert_close(ops.convert_to_numpy(model(rows))[1:2, :1], alone)
 
 
 @pytest.mark.parametrize("of_keras", (False, True))
