@@ -62,8 +62,8 @@ class _AfterKeras:
 
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = self.loader
-        sys.meta_path.remove(self)
         self.loader.exec_module(module)
+        sys.meta_path.remove(self)  # Not before: without a backend Keras raises.
         _register()
 
 
