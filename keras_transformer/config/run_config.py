@@ -270,13 +270,20 @@ PRESETS = {
     "student": _STUDENT | dict(sizes="student", learning_rate=0.003),
     "student-384": _STUDENT | dict(sizes="student-384"),
 }
-# Options that differ from those of the run whose weights are fine-tuned.
+# Options of a run that begins with the weights of another run.
 FINE_TUNING = {
     "batch_tokens": 2048,
     "schedule": "constant",
     "learning_rate": 5e-4,
     "warmup_steps": 100,
     "doubt_steps": None,  # The others' scores are not its own.
+}
+# And of one that begins with those of another system, which has seen millions of pairs.
+FINE_TUNING_IMPORTED = FINE_TUNING | {
+    "learning_rate": 1e-4,
+    "epochs": 5,
+    "label_smoothing": 0.0,
+    "robust": False,
 }
 # A warm-up is at most this share of a run's updates.
 WARMUP_SHARE = 0.2

@@ -94,7 +94,8 @@ class TrainingConfig(Config):
     hold_out: int | None = option(
         None,
         "pairs to take out of the training pairs for validation; default, without "
-        "validation pairs, a hundredth, from 50 to 2000, and none of fewer than 500",
+        "validation pairs, a hundredth, from 50 to 2000; a tenth of fewer than 500, "
+        "and none of fewer than 100",
         minimum=0,
     )
     test_size: int = option(

@@ -12,9 +12,9 @@ import numpy as np
 from keras_transformer.text.parallel_text import Mix, ParallelText, checked
 
 # The default number for validation is a hundredth of the pairs that may be held out,
-# within these bounds.
+# within these bounds, and at most a tenth.
 _FEWEST, _MOST = 50, 2000
-_FEWEST_PAIRS = 500  # of which it takes a tenth
+_FEWEST_PAIRS = 100
 # A sentence of more pairs stays in the training, because the others would be lost.
 _MOST_COMMON = 10
 
@@ -39,7 +39,8 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
         text: The pairs. A mix keeps the weights of its corpora for training; pairs
             that are held out occur once.
         validation: Pairs for validation; default a hundredth of those that may be held
-            out, from 50 to 2,000, and none of fewer than 500.
+            out, from 50 to 2,000; a tenth of fewer than 500, and none of fewer than
+            100.
         test: Pairs of the test set.
 
     Raises:
@@ -58,7 +59,7 @@ def split(text: ParallelText, validation: int | None = None, test: int = 0) -> S
         firsts = np.intersect1d(firsts, places[counts <= _MOST_COMMON])
     firsts = order[firsts]
     if validation is None:
-        share = min(max(_FEWEST, len(firsts) // 100), _MOST)
+        share = min(max(_FEWEST, len(firsts) // 100), len(firsts) // 10, _MOST)
         validation = share if len(firsts) >= _FEWEST_PAIRS else 0
     number = validation + test
     if not number:

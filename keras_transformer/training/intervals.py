@@ -25,7 +25,12 @@ from keras_transformer.nn.kernels.keras_private import inner_optimizer, loss_tra
 from keras_transformer.terminal import plural, say, warn
 from keras_transformer.training.report import TrainingBar
 from keras_transformer.training.run import Run, fit_to_minutes
-from keras_transformer.training.state import State, save_checkpoint, without_progress
+from keras_transformer.training.state import (
+    State,
+    rank,
+    save_checkpoint,
+    without_progress,
+)
 from keras_transformer.training.validation import Validation
 
 # Most batches of an interval without `save_every`.
@@ -38,6 +43,9 @@ _READ_SECONDS = 1.0
 # Share of `max_minutes` after which is decided for how many updates they are enough.
 # Some intervals with their validations are then part of what was measured.
 _MEASURED_SHARE = 0.05
+# Share of its validation score by which the first interval may worsen what it began
+# with, before that is said.
+_MUCH = 0.1
 
 
 def end_of_interval(options: TrainingConfig, num_batches: int, step: int) -> int:
@@ -64,6 +72,15 @@ def train_interval(run: Run, callbacks: RunCallbacks) -> dict[str, float] | None
     has_ended = is_over(run, callbacks)
     check_not_hopeless(run.state, num_batches, has_ended)
     return figures if has_ended or run.state.step >= end else None
+
+
+def keep_initial(run: Run, callbacks: RunCallbacks, validation: Validation):
+    """Validates the weights that a run begins with, and keeps them as a checkpoint."""
+    figures = validation.figures(callbacks)
+    if run.distribution.is_chief:
+        save_checkpoint(run.model, run.checkpoints, 0)
+    run.model.reset_metrics()
+    run.state.history.append({"step": 0, "epoch": 0, "updates": 0, **figures})
 
 
 def close_interval(
@@ -93,6 +110,7 @@ def close_interval(
     # A user's callback may have changed a rate or a weight.
     run.state = state = callbacks.captured(state.step, state.seconds, state.skipped)
     state.history.append(row)
+    _warn_of_harm(run)
     if options.patience is not None and not has_ended:
         waited = without_progress(state.history, options)
         has_ended = waited >= options.patience
@@ -104,6 +122,25 @@ def close_interval(
             )
     if has_ended or callbacks.stopped_by_user:
         state.finished = run.limits
+
+
+def _warn_of_harm(run):
+    """Warns if the first interval made the weights of `init` much worse."""
+    options = run.config.training
+    initial, *rows = run.state.history
+    if initial["step"] or len(rows) != 1:
+        return
+    before, after = (rank(row, options) for row in (initial, *rows))
+    if after < before - _MUCH * abs(before):
+        score = f"val_{options.monitor}"
+        warn(
+            run.console,
+            f"the first interval took {score} from {initial[score]:.4f} to "
+            f"{rows[0][score]:.4f}. Likely causes: `learning_rate` "
+            f"({options.learning_rate:g}) is too high for these weights, or they were "
+            f"trained with less dropout (`dropout_rate` is "
+            f"{run.config.model.dropout_rate:g})",
+        )
 
 
 def is_over(run: Run, callbacks: RunCallbacks) -> bool:
@@ -273,7 +310,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Calls `on_epoch_end` of the user's callbacks, which may add figures."""
         self.model.stop_training = False
         for callback in self.callbacks:
-            callback.on_epoch_end(len(self._run.state.history), figures)
+            callback.on_epoch_end(self._run.state.num_intervals, figures)
         self.stopped_by_user |= self.model.stop_training
 
     def _is_measured(self):
@@ -328,7 +365,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._skipped_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
-        interval = len(self._run.state.history)
+        interval = self._run.state.num_intervals
         if interval != self._interval:  # Several `fit` may make one.
             self._interval = interval
             super().on_epoch_begin(interval)

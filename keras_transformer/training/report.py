@@ -276,6 +276,8 @@ class Log:
         for title, name, form in _FIGURES:
             if name in row:
                 cells[title] = f"{row[name]:{form}}"
+            elif not name.startswith("val_"):  # Initial weights have none.
+                cells[title] = ""
         cells["time"] = duration(seconds)
         is_best = "val_loss" in row and not without_progress(rows, self._options)
         head = line = ""

@@ -59,6 +59,11 @@ class State:
         """Whether the last row belongs to this step."""
         return bool(self.history) and self.history[-1]["step"] == self.step
 
+    @property
+    def num_intervals(self) -> int:
+        """Intervals that are closed; a row at step 0 is of the initial weights."""
+        return sum(row["step"] > 0 for row in self.history)
+
 
 @dataclass(frozen=True)
 class StateFiles:
@@ -267,6 +272,8 @@ def named(rows: Sequence[dict]) -> str:
     """Returns what weights are, from the rows of their checkpoints."""
     if not rows:
         return "those of the last state"
+    if not rows[-1]["step"]:
+        return "the initial weights"
     first, last = (f"{round(row['epoch'], 2):g}" for row in (rows[0], rows[-1]))
     if len(rows) == 1:
         return f"the checkpoint of epoch {last}"

@@ -15,7 +15,11 @@ from keras_transformer.config import (
     TokenizerConfig,
     TransformerConfig,
 )
-from keras_transformer.config.run_config import FINE_TUNING, preset_for
+from keras_transformer.config.run_config import (
+    FINE_TUNING,
+    FINE_TUNING_IMPORTED,
+    preset_for,
+)
 from keras_transformer.files import write_json
 from keras_transformer.models.loading import read_config
 from keras_transformer.search.run_directory import SUMMARY, trained_directory
@@ -29,6 +33,7 @@ from keras_transformer.training.intervals import (
     StopSignals,
     close_interval,
     is_over,
+    keep_initial,
     restore,
     train_interval,
 )
@@ -263,14 +268,19 @@ def default_config(
         config = RunConfig(
             init.model.config, init.tokenizers.config, decoding=init.config
         )
-    else:
-        folder = trained_directory(init)
-        config = RunConfig(
-            read_config(folder / "model.keras"),
-            TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
-            decoding=DecodingConfig.load(folder / "decoding.json"),
-        )
-    return config.with_options(**FINE_TUNING)
+        return config.with_options(**FINE_TUNING_IMPORTED)
+    folder = trained_directory(init)
+    config = RunConfig(
+        read_config(folder / "model.keras"),
+        TokenizerConfig.load(folder / "tokenizer" / "tokenizer.json"),
+        decoding=DecodingConfig.load(folder / "decoding.json"),
+    )
+    if not (begun := folder / "config.json").exists():
+        return config.with_options(**FINE_TUNING_IMPORTED)
+    before = RunConfig.load(begun).training
+    return config.with_options(
+        **FINE_TUNING, label_smoothing=before.label_smoothing, robust=before.robust
+    )
 
 
 def train_to_the_end(
@@ -288,6 +298,10 @@ def train_to_the_end(
         callbacks.begin_run()
         if not run.state.step:  # `on_train_begin` may have changed a weight.
             run.state = callbacks.captured()
+            if run.job.init is not None and run.validation is not None:
+                keep_initial(run, callbacks, validation)
+                if log:
+                    log.add(run.state.history, run.state.seconds)
         try:
             while run.state.finished != run.limits:
                 if is_over(run, callbacks) and run.state.has_row:
@@ -345,6 +359,8 @@ def finish(run: Run, validation: Validation) -> Translator:
             rate_still_rose=rises,
             **tested,
         )
+        if not state.history[0]["step"]:
+            facts["initial"] = state.history[0]
         write_json(run.path / SUMMARY, facts)
     run.distribution.wait()  # It is written.
     return translator if is_chief else Translator.load(run.path)
@@ -375,6 +391,8 @@ def _load_final(
     load_average(run.model, checkpoints_of(run.checkpoints, taken))
     score = f"val_{options.monitor}"
     scores = {named(mean): found[score] for mean, found in tried}
+    if not taken[-1]["step"]:
+        warn(run.console, f"no update improved {score} {figures[score]:.4f}")
     say(run.console, f"final weights: {named(taken)}, with the best {score} of")
     for name, value in scores.items():
         say(run.console, f"{value:10.4f}  {name}")

@@ -66,7 +66,7 @@ def test_the_same_pairs_are_held_out_in_any_order_and_from_any_files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "number, held_out", [(499, 0), (500, 50), (5_100, 51), (250_000, 2_000)]
+    "number, held_out", [(99, 0), (499, 49), (500, 50), (5_100, 51), (250_000, 2_000)]
 )
 def test_the_default_is_a_hundredth_within_bounds(number, held_out):
     pairs = [(f"a {n}", f"b {n}") for n in range(number)]

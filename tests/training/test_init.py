@@ -8,10 +8,11 @@ import keras
 import numpy as np
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import keras_transformer as kt
 from keras_transformer.apps import cli
-from keras_transformer.config.run_config import FINE_TUNING
+from keras_transformer.config.run_config import FINE_TUNING, FINE_TUNING_IMPORTED
 from keras_transformer.training import default_config, dry_run, read_summary
 from tests import tiny_run
 from tests.tiny_run import CONFIG, KillAfter, Killed, last_state
@@ -69,15 +70,24 @@ def test_a_run_begins_with_the_weights_vocabulary_sizes_and_search_of_another(
 def test_dropout_and_search_may_be_the_new_runs_own(trained, tmp_path):
     translator = kt.Translator.load(trained)
     config = options(translator, dropout_rate=0.3, beam_size=1)
-    assert config == options(trained, dropout_rate=0.3, beam_size=1)
     assert config.model == translator.model.config.replace(dropout_rate=0.3)
+    assert config.decoding == options(trained, beam_size=1).decoding
     assert config.tokenizer == CONFIG.tokenizer
     same = kt.TokenizerPair.load(trained / "tokenizer")
     dry_run(PAIRS, tmp_path, config, console=QUIET, tokenizers=same, init=trained)
-    # Without options the run takes those for fine-tuning.
-    default = kt.RunConfig().with_options(**FINE_TUNING)
-    assert default_config(tmp_path, trained).training == default.training
     assert default_config(trained) == kt.RunConfig.load(trained / "config.json")
+
+
+def test_the_defaults_are_those_of_a_run_or_of_an_import(trained, imported, tmp_path):
+    # What the weights were trained with goes on.
+    begun = CONFIG.training
+    own = {"robust": begun.robust, "label_smoothing": begun.label_smoothing}
+    expected = kt.RunConfig().with_options(**FINE_TUNING | own)
+    assert default_config(tmp_path, trained).training == expected.training
+    expected = kt.RunConfig().with_options(**FINE_TUNING_IMPORTED).training
+    for init in (imported, kt.Translator.load(imported)):
+        assert default_config(tmp_path, init).training == expected
+    assert (expected.label_smoothing, expected.robust) == (0.0, False)
 
 
 class Harm(keras.callbacks.Callback):
@@ -88,15 +98,60 @@ class Harm(keras.callbacks.Callback):
             weight.assign(-2 * weight)
 
 
-def test_the_best_checkpoint_is_taken_where_training_did_harm(trained, tmp_path):
-    config = options(trained, STILL | {"epochs": 2})
-    found = run(tmp_path, trained, config, Harm(), validation=tiny_run.VALID)
-    losses = [row["val_loss"] for row in last_state(tmp_path).history]
-    assert losses[0] < losses[1]
+def test_a_run_that_only_did_harm_keeps_the_initial_weights(trained, tmp_path):
+    config = options(trained, FAST | {"epochs": 2, "learning_rate": 0.5})
+    screen = io.StringIO()
+    found = run(
+        tmp_path, trained, config, Harm(), validation=tiny_run.VALID, screen=screen
+    )
+    rows = last_state(tmp_path).history
+    assert [row["step"] for row in rows][:2] == [0, rows[1]["step"]]
+    first, *others = (row["val_loss"] for row in rows)
+    assert 1.1 * first < min(others)
     summary = read_summary(tmp_path)
-    assert summary["final"]["val_loss"] == losses[0]
-    assert summary["weights"] == "the checkpoint of epoch 1"
+    assert summary["final"]["val_loss"] == first == summary["initial"]["val_loss"]
+    assert summary["weights"] == "the initial weights"
     assert_same_weights(found, kt.Translator.load(trained))
+    said = screen.getvalue()
+    assert f"no update improved val_loss {first:.4f}" in said
+    assert f"took val_loss from {first:.4f} to {others[0]:.4f}. Likely" in said
+    log = (tmp_path / "log.csv").read_text("utf-8").splitlines()
+    assert len(log) == 4 and ",0," in log[1]
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "validation")).Reload()
+    assert [event.step for event in events.Tensors("epoch_loss")][0] == 0
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A translator that knows its pairs, trained without dropout, as one imported."""
+    tokenizers = tiny_run.tokenizers()
+    sizes = CONFIG.model.replace(**tokenizers.vocabulary_sizes)
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    model = kt.Transformer(sizes.replace(**dict.fromkeys(rates, 0.0)))
+    corpus = kt.Corpus(tiny_run.PAIRS, tokenizers, CONFIG.data)
+    model.compile(kt.optimizers.Adam(0.01), kt.losses.MaskedCrossentropy(0.0))
+    model.fit(corpus.batches(0, 200), shuffle=False, verbose=0)
+    path = tmp_path_factory.mktemp("imported") / "translator"
+    kt.Translator(model, tokenizers, CONFIG.decoding).save(path)
+    return path
+
+
+def test_fine_tuning_by_defaults_does_not_make_an_import_worse(imported, tmp_path):
+    given = {"validation": tiny_run.VALID, "console": QUIET}
+    kt.train(tiny_run.TRAIN, tmp_path, init=imported, **given)
+    summary = read_summary(tmp_path)
+    assert summary["final"]["val_loss"] <= summary["initial"]["val_loss"]
+    before, after = (loss_of(each, tiny_run.VALID) for each in (imported, tmp_path))
+    assert after <= before
+    assert summary["initial"]["val_loss"] == pytest.approx(before, rel=1e-5)
+
+
+def loss_of(directory, pairs):
+    """The mean loss of a translator's target tokens, without smoothing."""
+    translator = kt.load(directory)
+    data = kt.Corpus(pairs, translator.tokenizers, CONFIG.data).dataset(shuffle=False)
+    translator.model.compile(loss=kt.losses.MaskedCrossentropy(0.0))
+    return translator.model.evaluate(data, verbose=0)
 
 
 @pytest.mark.slow
