@@ -112,9 +112,9 @@ class Options:
 def read_options(path: Path, as_text: bool = False) -> Options:
     """Returns the options in a file of JSON or YAML; `as_text` is that of YAML."""
     content = content_of(path)
-    is_json = path.suffix == ".json"
-    values = read_json(path) if is_json else read_yaml(content, path, as_text)
-    return Options(values, path)
+    if path.suffix == ".json":
+        return Options(read_json(path), path)
+    return Options(read_yaml(content, path, as_text), path)
 
 
 def first_with(name: str, *files: Options) -> Options:

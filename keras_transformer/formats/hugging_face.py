@@ -114,16 +114,19 @@ def import_hugging_face(path: str | Path) -> Translator:
     """Imports a `MarianMTModel` of Hugging Face's Transformers.
 
     Args:
-        path: A folder with config.json, model.safetensors or pytorch_model.bin,
-            source.spm, target.spm and vocab.json, as `save_pretrained` writes it.
+        path: A folder with config.json, model.safetensors (or several such files) or
+            pytorch_model.bin, source.spm, target.spm and vocab.json, as
+            `save_pretrained` writes it.
 
     Returns:
-        A `Translator` with the search options of generation_config.json.
+        A `Translator` with the search options of generation_config.json. Its dropout
+        rates are those of config.json, and 0 where that has none.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If `safetensors` of the extra `import` is not installed.
-        ValueError: If a file is damaged or an option of the model is not supported.
+        ValueError: If a file is damaged or a pointer of Git LFS, or an option of the
+            model is not supported.
 
     Example:
         >>> import_hugging_face("opus-mt-en-de")(["A dog."])
@@ -136,10 +139,9 @@ def import_hugging_face(path: str | Path) -> Translator:
     scaled = options.one_of("scale_embedding", False, True, default=False)
     options.pass_over(*_IDLE, *_SEARCH_NEEDED)
     options.check_none_left()
-    search = options
     file = path / "generation_config.json"
-    if file.exists():  # Without it `generate` uses the model's options.
-        search = read_options(file)
+    # Without that file `generate` uses the model's options.
+    search = read_options(file) if file.exists() else options
     pad = _row("pad_token_id", min(rows.values()), options)
     start = _row("decoder_start_token_id", rows["target"], search, options)
     ends = {

@@ -125,12 +125,14 @@ def import_marian(path: str | Path) -> Translator:
             target.spm) and a `decoder.yml` or `config*.yml`; or the file of weights.
 
     Returns:
-        A `Translator` with the search options of `decoder.yml`.
+        A `Translator` with the search options of `decoder.yml`. Its dropout rates are
+        those of the training, if a file such as `model.npz.yml` tells them, or else 0.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If PyYAML of the extra `import` is not installed.
-        ValueError: If a file is damaged or an option of the model is not supported.
+        ValueError: If a file is damaged or a pointer of Git LFS, or an option of the
+            model is not supported.
 
     Example:
         >>> import_marian("opus-2020-02-26")(["A dog."])
