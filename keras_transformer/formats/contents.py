@@ -125,7 +125,7 @@ def first_with(name: str, *files: Options) -> Options:
 class Tensors:
     """The named arrays of a file, each checked when it is taken."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], origin: str):
+    def __init__(self, arrays: Mapping[str, np.ndarray], origin: Path):
         self._arrays = dict(arrays)
         self._left = set(self._arrays)
         self._origin = origin

@@ -172,7 +172,7 @@ def import_hugging_face(path: str | Path) -> Translator:
         return tensors.take(renamed(f"model.{path}", _NAMES), *reversed(shape)).T
 
     translator = translator_of(
-        str(path),
+        path,
         sizes=sizes,
         matrices=_matrices(tensors, options, rows, sizes["d_model"]),
         weight_of=weight_of,
@@ -230,7 +230,7 @@ def _tensors(path):
     if not files[0].exists():
         pickled = path / "pytorch_model.bin"
         if pickled.exists():
-            return Tensors(_pickled_arrays(pickled), str(pickled))
+            return Tensors(_pickled_arrays(pickled), pickled)
         for name in ("tf_model.h5", "flax_model.msgpack"):
             if (path / name).exists():
                 raise ValueError(
@@ -246,7 +246,7 @@ def _tensors(path):
             for name, item in safetensors.deserialize(content):
                 array = np.frombuffer(item["data"], _FLOATS[item["dtype"]])
                 arrays[name] = array.reshape(item["shape"]).astype(np.float32)
-    return Tensors(arrays, str(files[0]))
+    return Tensors(arrays, files[0])
 
 
 def _pickled_arrays(path):

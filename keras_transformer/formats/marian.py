@@ -155,7 +155,7 @@ def import_marian(path: str | Path) -> Translator:
     options.check_none_left()
     # Multipliers of activations, for programs that compute with integers.
     kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
-    tensors = Tensors(kept, str(weights))
+    tensors = Tensors(kept, weights)
 
     def weight_of(path, shape):
         if len(shape) == 1:
@@ -163,7 +163,7 @@ def import_marian(path: str | Path) -> Translator:
         return tensors.take(_name(path, sizes), *shape)
 
     translator = translator_of(
-        str(weights),
+        weights,
         sizes=sizes,
         matrices=_matrices(tensors, sizes["d_model"], flags),
         weight_of=weight_of,
