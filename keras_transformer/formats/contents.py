@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_transformer.extras import required
+from keras_transformer.files import read_json
 
 
 @contextlib.contextmanager
@@ -26,6 +27,17 @@ def described(text: str, errors: tuple[type[Exception], ...]) -> Iterator[None]:
         # Libraries may quote long content after the reason.
         reason = f"{reason[:200]}..." if len(reason) > 200 else reason
         raise ValueError(f"{text}: {reason or type(error).__name__}") from error
+
+
+def content_of(path: Path) -> bytes:
+    """Returns the content of a file; Git LFS must have put it there."""
+    content = path.read_bytes()
+    if content.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise ValueError(
+            f"{path} is a pointer of Git LFS, not the file: fetch that with `git lfs "
+            "pull` in the clone, or the whole folder with `hf download`"
+        )
+    return content
 
 
 def read_yaml(content: bytes, origin: str | Path, as_text: bool = False) -> Any:
@@ -50,13 +62,16 @@ class Options:
         self.origin = origin
         self._left = set(self.values)
 
-    def number(self, name: str, default: Any = None, kinds: Any = int) -> Any:
-        """Returns an option that is a number of some types, by default an integer."""
+    def number(self, name: str, default: float | None = None) -> Any:
+        """Returns an integer; any number as a float, if the default is one."""
         value = self._value(name, default)
+        value = default if value is None else value
+        is_real = isinstance(default, float)
+        kinds = (int, float) if is_real else int
         if not isinstance(value, kinds) or isinstance(value, bool):
-            what = "an integer" if kinds is int else "a number"
+            what = "a number" if is_real else "an integer"
             raise self.error(name, f"must be {what}")
-        return value
+        return float(value) if is_real else value
 
     def one_of(self, name: str, *accepted: Any, default: Any = None) -> Any:
         """Returns an option that has one of the supported values."""
@@ -94,10 +109,23 @@ class Options:
         return self.values.get(name, default)
 
 
+def read_options(path: Path, as_text: bool = False) -> Options:
+    """Returns the options in a file of JSON or YAML; `as_text` is that of YAML."""
+    content = content_of(path)
+    if path.suffix == ".json":
+        return Options(read_json(path), path)
+    return Options(read_yaml(content, path, as_text), path)
+
+
+def first_with(name: str, *files: Options) -> Options:
+    """Returns the first of some files that has an option, or the last one."""
+    return next((o for o in files if o.values.get(name) is not None), files[-1])
+
+
 class Tensors:
     """The named arrays of a file, each checked when it is taken."""
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], origin: str):
+    def __init__(self, arrays: Mapping[str, np.ndarray], origin: Path):
         self._arrays = dict(arrays)
         self._left = set(self._arrays)
         self._origin = origin

@@ -7,9 +7,17 @@ import io
 import pickle
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
+
 from keras_transformer.extras import required
-from keras_transformer.files import read_json
-from keras_transformer.formats.contents import Options, Tensors, described
+from keras_transformer.formats.contents import (
+    Tensors,
+    content_of,
+    described,
+    first_with,
+    read_options,
+)
 from keras_transformer.formats.imported_model import renamed, translator_of
 from keras_transformer.formats.vocabulary import Vocabulary, numbered_pieces
 from keras_transformer.search.translator import Translator
@@ -21,12 +29,11 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "tanh": "tanh",
 }
-_SPECIAL = "pad_token_id", "eos_token_id", "decoder_start_token_id"
-# Options of `MarianConfig` that do not change the logits.
+# Options of `MarianConfig` that do not change the logits, or that are of the search.
 _IDLE = """
-_name_or_path _num_labels architectures attention_dropout activation_dropout
-bos_token_id classif_dropout classifier_dropout decoder_layerdrop decoder_vocab_size
-dropout dtype encoder_layerdrop extra_pos_embeddings gradient_checkpointing id2label
+pad_token_id eos_token_id decoder_start_token_id _name_or_path _num_labels architectures
+bos_token_id classif_dropout classifier_dropout decoder_layerdrop
+dtype encoder_layerdrop extra_pos_embeddings gradient_checkpointing id2label
 init_std is_encoder_decoder label2id max_length max_position_embeddings num_beams
 num_hidden_layers output_attentions output_hidden_states return_dict
 share_encoder_decoder_embeddings static_position_embeddings tie_encoder_decoder
@@ -38,6 +45,9 @@ return_dict_in_generate temperature tf_legacy_loss top_k top_p typical_p use_bfl
 remove_invalid_values finetuning_task pruned_heads renormalize_logits unk_token_id
 is_decoder cross_attention_hidden_size add_cross_attention
 """.split()
+_DROPOUT_RATES = "dropout", "attention_dropout", "activation_dropout"
+# The types of tensors in a safetensors file; NumPy lacks bfloat16.
+_FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 # What PyTorch raises for damaged or hostile content.
 _UNREADABLE = (
     pickle.UnpicklingError,
@@ -104,48 +114,50 @@ def import_hugging_face(path: str | Path) -> Translator:
     """Imports a `MarianMTModel` of Hugging Face's Transformers.
 
     Args:
-        path: A folder with config.json, model.safetensors or pytorch_model.bin,
-            source.spm, target.spm and vocab.json, as `save_pretrained` writes it.
+        path: A folder with config.json, model.safetensors (or several such files) or
+            pytorch_model.bin, source.spm, target.spm and vocab.json, as
+            `save_pretrained` writes it.
 
     Returns:
-        A `Translator` with the search options of generation_config.json.
+        A `Translator` with the search options of generation_config.json. Its dropout
+        rates are those of config.json, and 0 where that has none.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If `safetensors` of the extra `import` is not installed.
-        ValueError: If a file is damaged or an option of the model is not supported.
+        ValueError: If a file is damaged or a pointer of Git LFS, or an option of the
+            model is not supported.
 
     Example:
         >>> import_hugging_face("opus-mt-en-de")(["A dog."])
     """
     path = Path(path)
-    options = Options(read_json(path / "config.json"), path / "config.json")
+    options = read_options(path / "config.json")
     sizes = _sizes(options)
     size = options.number("vocab_size")
-    options.one_of("decoder_vocab_size", size, None, default=size)
+    rows = {"source": size, "target": options.number("decoder_vocab_size", size)}
     scaled = options.one_of("scale_embedding", False, True, default=False)
-    options.pass_over(*_IDLE, *_SEARCH_NEEDED, *_SPECIAL)
+    options.pass_over(*_IDLE, *_SEARCH_NEEDED)
     options.check_none_left()
-    search = options
     file = path / "generation_config.json"
-    if file.exists():  # Without it `generate` uses the model's options.
-        search = Options(read_json(file), file)
-    pad = _row("pad_token_id", size, options)
-    start = _row("decoder_start_token_id", size, search, options)
+    # Without that file `generate` uses the model's options.
+    search = read_options(file) if file.exists() else options
+    pad = _row("pad_token_id", min(rows.values()), options)
+    start = _row("decoder_start_token_id", rows["target"], search, options)
     ends = {
-        "source": _row("eos_token_id", size, options),
-        "target": _row("eos_token_id", size, search, options),
+        "source": _row("eos_token_id", rows["source"], options),
+        "target": _row("eos_token_id", rows["target"], search, options),
     }
     banned = _banned_rows(search, pad)
     vocabularies = []
     for side in ("source", "target"):
         ids = path / f"{side}_vocab.json"
         ids = ids if ids.exists() else path / "vocab.json"
-        pieces = numbered_pieces(read_json(ids), ids, "<unk>")
+        pieces = numbered_pieces(ids, "<unk>")
         vocabularies.append(
             Vocabulary(
                 pieces=pieces,
-                model=(path / f"{side}.spm").read_bytes(),
+                model=content_of(path / f"{side}.spm"),
                 end=ends[side],
                 unknown=pieces.index("<unk>"),
                 start=start,
@@ -156,16 +168,13 @@ def import_hugging_face(path: str | Path) -> Translator:
     tensors = _tensors(path)
 
     def weight_of(path, shape):
-        name = renamed(f"model.{path}", _NAMES)
-        if len(shape) == 1:
-            return tensors.take(name, *shape)
-        return tensors.take(name, *reversed(shape)).T
+        # Matrices are (out, in).
+        return tensors.take(renamed(f"model.{path}", _NAMES), *reversed(shape)).T
 
-    is_tied = bool(options.values.get("tie_word_embeddings", True))
     translator = translator_of(
-        str(path),
+        path,
         sizes=sizes,
-        matrices=_matrices(tensors, size, sizes["d_model"], is_tied),
+        matrices=_matrices(tensors, options, rows, sizes["d_model"]),
         weight_of=weight_of,
         vocabularies=vocabularies,
         decoding=_search_options(search),
@@ -180,11 +189,13 @@ def import_hugging_face(path: str | Path) -> Translator:
 
 def _row(name, size, *files):
     """Returns a special id by the first of some files that has it."""
-    options = next((o for o in files if o.values.get(name) is not None), files[-1])
+    options = first_with(name, *files)
     value = options.values.get(name)
     value = value[0] if isinstance(value, list) and len(value) == 1 else value
     if type(value) is not int or not 0 <= value < size:
-        raise options.error(name, f"must be one id below `vocab_size`, {size}")
+        raise options.error(
+            name, f"must be one id below the size of the vocabulary, {size}"
+        )
     return value
 
 
@@ -209,30 +220,33 @@ def _sizes(options):
         "norm_first": False,
         "use_bias": True,
         "positions": "sinusoidal-halves",
-    }
+    } | {f"{name}_rate": options.number(name, 0.0) for name in _DROPOUT_RATES}
 
 
 def _tensors(path):
     """Returns the arrays of the file of weights."""
-    weights = path / "model.safetensors"
-    pickled = path / "pytorch_model.bin"
-    if pickled.exists() and not weights.exists():
-        return Tensors(_pickled_arrays(pickled), str(pickled))
-    for name in ("tf_model.h5", "flax_model.msgpack"):
-        if (path / name).exists() and not weights.exists():
-            raise ValueError(
-                f"{path} has its weights in {name} alone; model.safetensors or "
-                "pytorch_model.bin is needed"
-            )
-    if (path / "model.safetensors.index.json").exists():
-        raise ValueError(f"{path}: weights in several files are not supported")
-    need = "This import needs safetensors"
-    safetensors = required("safetensors.numpy", need, "import")
-    error = required("safetensors", need, "import").SafetensorError
-    # The library raises one of these for bfloat16, which NumPy lacks.
-    failures = (error, ValueError, KeyError, TypeError, AttributeError)
-    with described(f"{weights} cannot be read", failures):
-        return Tensors(safetensors.load_file(str(weights)), str(weights))
+    # Large models are in files such as model-00001-of-00002.safetensors.
+    files = sorted(path.glob("model-*.safetensors")) or [path / "model.safetensors"]
+    if not files[0].exists():
+        pickled = path / "pytorch_model.bin"
+        if pickled.exists():
+            return Tensors(_pickled_arrays(pickled), pickled)
+        for name in ("tf_model.h5", "flax_model.msgpack"):
+            if (path / name).exists():
+                raise ValueError(
+                    f"{path} has its weights in {name} alone; model.safetensors or "
+                    "pytorch_model.bin is needed"
+                )
+    safetensors = required("safetensors", "This import needs safetensors", "import")
+    arrays = {}
+    for file in files:
+        content = content_of(file)
+        failures = safetensors.SafetensorError, KeyError
+        with described(f"{file} cannot be read as floating-point numbers", failures):
+            for name, item in safetensors.deserialize(content):
+                array = np.frombuffer(item["data"], _FLOATS[item["dtype"]])
+                arrays[name] = array.reshape(item["shape"]).astype(np.float32)
+    return Tensors(arrays, files[0])
 
 
 def _pickled_arrays(path):
@@ -244,7 +258,7 @@ def _pickled_arrays(path):
             f"PyTorch reads {path}: `pip install torch`, or write model.safetensors "
             "where PyTorch is installed."
         ) from error
-    content = io.BytesIO(path.read_bytes())
+    content = io.BytesIO(content_of(path))
     try:
         # It makes tensors of a pickle, and runs nothing else that a pickle names.
         state = torch.load(content, map_location="cpu", weights_only=True)
@@ -256,20 +270,29 @@ def _pickled_arrays(path):
         ) from error
 
 
-def _matrices(tensors, size, width, is_tied):
+def _matrices(tensors, options, rows, width):
     """Returns both embeddings, the rows of the output and its bias, or `None`."""
+
+    head = "lm_head.weight"
     shared = "model.shared.weight"
-    embeddings = []
-    for side in ("encoder", "decoder"):
-        name = f"model.{side}.embed_tokens.weight"
+
+    def matrix(name, side):
         name = name if name in tensors else shared
-        embeddings.append(tensors.take(name, size, width))
-    source, target = embeddings
-    output = target if is_tied else tensors.take("lm_head.weight", size, width)
-    tensors.pass_over(shared, "lm_head.weight")
+        return tensors.take(name, rows[side], width)
+
+    source = matrix("model.encoder.embed_tokens.weight", "source")
+    target = output = matrix("model.decoder.embed_tokens.weight", "target")
+    # Transformers ties whatever `head` there is, such as that of OPUS-MT's "tc-big",
+    # which was never trained; since version 5 only a `head` that does not differ.
+    version = str(options.values.get("transformers_version") or "4.")
+    is_new = not version.startswith(("2.", "3.", "4."))
+    is_tied = options.values.get("tie_word_embeddings", True)
+    if not is_tied or (is_new and head in tensors):
+        output = tensors.take(head, rows["target"], width)
+    tensors.pass_over(shared, head)
     bias = None
     if "final_logits_bias" in tensors:  # Transformers omits it if it is 0.
-        bias = tensors.take("final_logits_bias", 1, size)[0]
+        bias = tensors.take("final_logits_bias", 1, rows["target"])[0]
     return source, target, output, bias
 
 
@@ -290,22 +313,16 @@ def _banned_rows(search, pad):
 def _search_options(search):
     """Returns options of a `DecodingConfig` with the defaults of `generate`."""
     search.check(_SEARCH_NEEDED)
-
-    def number(name, default, kinds=int):
-        # None is the default.
-        given = search.values.get(name) is not None
-        return search.number(name, default, kinds) if given else default
-
     found = {
-        "beam_size": number("num_beams", 1),
-        "length_penalty": float(number("length_penalty", 1.0, (int, float))),
+        "beam_size": search.number("num_beams", 1),
+        "length_penalty": search.number("length_penalty", 1.0),
         "length_penalty_form": "power",
         "ends_within_beam": True,
-        "no_repeat_ngram_size": number("no_repeat_ngram_size", 0),
+        "no_repeat_ngram_size": search.number("no_repeat_ngram_size", 0),
         # Their lengths include the start, ours the end.
-        "min_output_length": max(1, number("min_length", 0)),
+        "min_output_length": max(1, search.number("min_length", 0)),
     }
-    longest = number("max_new_tokens", number("max_length", 0) - 1)
+    longest = search.number("max_new_tokens", search.number("max_length", 0) - 1)
     if longest >= 0:
         found["max_output_length"] = max(1, longest)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ _TARGET = "target_embedding/token_embedding/embeddings"
 
 
 def translator_of(
-    origin: str,
+    origin: Path,
     sizes: dict[str, Any],
     matrices: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None],
     weight_of: Callable[[str, tuple[int, ...]], np.ndarray],

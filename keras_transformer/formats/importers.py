@@ -32,8 +32,8 @@ def import_model(path: str | Path) -> Translator:
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If a library of the extra `import` is not installed.
-        ValueError: If the files have neither format, one is damaged, or an option of
-            the model is not supported.
+        ValueError: If the files have neither format, one is damaged or a pointer of
+            Git LFS, or an option of the model is not supported.
 
     Example:
         >>> import_model("opus-mt-en-de").save("runs/opus-en-de")

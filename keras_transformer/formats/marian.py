@@ -11,7 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_transformer.formats.contents import Options, Tensors, described, read_yaml
+from keras_transformer.formats.contents import (
+    Options,
+    Tensors,
+    content_of,
+    described,
+    first_with,
+    read_options,
+    read_yaml,
+)
 from keras_transformer.formats.imported_model import renamed, translator_of
 from keras_transformer.formats.vocabulary import (
     Vocabulary,
@@ -68,6 +76,11 @@ _SEARCH_NEEDED = {
     ),
 }
 _ACTIVATIONS = {"relu": "relu", "swish": "silu"}
+_DROPOUT_RATES = {
+    "dropout_rate": "transformer-dropout",
+    "attention_dropout_rate": "transformer-dropout-attention",
+    "activation_dropout_rate": "transformer-dropout-ffn",
+}
 # Replacements that turn our path of a weight into Marian's name, in this order.
 _NAMES = {
     "_dense/": "/",
@@ -112,12 +125,14 @@ def import_marian(path: str | Path) -> Translator:
             target.spm) and a `decoder.yml` or `config*.yml`; or the file of weights.
 
     Returns:
-        A `Translator` with the search options of `decoder.yml`.
+        A `Translator` with the search options of `decoder.yml`. Its dropout rates are
+        those of the training, if a file such as `model.npz.yml` tells them, or else 0.
 
     Raises:
         FileNotFoundError: If a file is missing.
         ImportError: If PyYAML of the extra `import` is not installed.
-        ValueError: If a file is damaged or an option of the model is not supported.
+        ValueError: If a file is damaged or a pointer of Git LFS, or an option of the
+            model is not supported.
 
     Example:
         >>> import_marian("opus-2020-02-26")(["A dog."])
@@ -134,13 +149,13 @@ def import_marian(path: str | Path) -> Translator:
         raise ValueError(f"{origin}, the options of the model, is missing")
     text = arrays.pop("special:model.yml").tobytes().rstrip(b"\0")
     options = Options(read_yaml(text, origin), origin)
-    sizes = _sizes(options)
+    sizes = _sizes(options) | _dropout_rates(weights, options, search)
     flags = {name: options.one_of(name, False, True, default=False) for name in _FLAGS}
     options.pass_over(*_IDLE)
     options.check_none_left()
     # Multipliers of activations, for programs that compute with integers.
     kept = {name: x for name, x in arrays.items() if not name.endswith("_QuantMultA")}
-    tensors = Tensors(kept, str(weights))
+    tensors = Tensors(kept, weights)
 
     def weight_of(path, shape):
         if len(shape) == 1:
@@ -148,7 +163,7 @@ def import_marian(path: str | Path) -> Translator:
         return tensors.take(_name(path, sizes), *shape)
 
     translator = translator_of(
-        str(weights),
+        weights,
         sizes=sizes,
         matrices=_matrices(tensors, sizes["d_model"], flags),
         weight_of=weight_of,
@@ -167,9 +182,7 @@ def _search_file(folder):
             f"{folder} must have one decoder.yml or config*.yml. Received: "
             f"{', '.join(sorted(path.name for path in found))}"
         )
-    if not found:
-        return Options({}, folder)
-    return Options(read_yaml(found[0].read_bytes(), found[0]), found[0])
+    return read_options(found[0]) if found else Options({}, folder)
 
 
 def _files(folder, search, option, most, *patterns):
@@ -197,14 +210,15 @@ def _read_npz(path):
         zipfile.BadZipFile,
         zlib.error,
     )
+    stream = io.BytesIO(content_of(path))
     with described(f"{path} cannot be read as a .npz of numbers", failures):
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        with np.load(stream, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
 
 
 def _read_bin(path):
     """Returns the arrays of a `.bin` of version 1 (Marian's src/common/binary.cpp)."""
-    stream = io.BytesIO(path.read_bytes())
+    stream = io.BytesIO(content_of(path))
     arrays = {}
 
     def numbers(dtype, count):
@@ -295,12 +309,22 @@ def _sizes(options):
     }
 
 
+def _dropout_rates(weights, options, search):
+    """Returns the rates of the training, as far as they are told; the others are 0."""
+    file = weights.with_name(f"{weights.name}.yml")  # as Marian writes it
+    training = read_options(file) if file.exists() else search
+    return {
+        ours: first_with(theirs, options, search, training).number(theirs, 0.0)
+        for ours, theirs in _DROPOUT_RATES.items()
+    }
+
+
 def _search_options(search):
     """Returns options of a `DecodingConfig`; the file has others of the program."""
     search.check(_SEARCH_NEEDED)
     return {
         "beam_size": search.number("beam-size", 12),  # Marian's default
-        "length_penalty": float(search.number("normalize", 0.0, (int, float))),
+        "length_penalty": search.number("normalize", 0.0),
         "length_penalty_form": "power",
         "allow_unknown": search.one_of("allow-unk", False, True, default=False),
     }
@@ -342,18 +366,17 @@ def _vocabularies(folder, search):
     paths = _files(folder, search, "vocabs", 2, "*vocab*.yml", "*vocab*.spm")
     paths = [paths[0], paths[-1]]
     if all(path.suffix == ".spm" for path in paths):
-        return [sentencepiece_vocabulary(p.read_bytes(), str(p)) for p in paths]
+        return [sentencepiece_vocabulary(path) for path in paths]
     models = folder / "source.spm", folder / "target.spm"
     vocabularies = []
     for path, model in zip(paths, models, strict=True):
         if model.with_suffix(".bpe").exists():
             raise ValueError(f"{folder}: subword-nmt (.bpe) is not supported")
-        ids = read_yaml(path.read_bytes(), path, as_text=True)
-        pieces = numbered_pieces(ids, path, "</s>", "<unk>")
+        pieces = numbered_pieces(path, "</s>", "<unk>")
         vocabularies.append(
             Vocabulary(
                 pieces=pieces,
-                model=model.read_bytes(),
+                model=content_of(model),
                 end=pieces.index("</s>"),
                 unknown=pieces.index("<unk>"),
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from keras_transformer.formats.contents import Options, described
+from keras_transformer.formats.contents import content_of, described, read_options
 from keras_transformer.text.sentencepiece_model import (
     SPECIAL_NAMES,
     cut_pieces,
@@ -43,27 +43,26 @@ class Rows(NamedTuple):
     banned: np.ndarray  # (V,) bool
 
 
-def sentencepiece_vocabulary(content: bytes, origin: str) -> Vocabulary:
+def sentencepiece_vocabulary(path: Path) -> Vocabulary:
     """Returns the vocabulary of a SentencePiece model whose ids are the rows."""
-    processor = loaded(content, origin)
+    content = content_of(path)
+    processor = loaded(content, str(path))
     _, _, end, unknown = special_ids(processor)
     if min(end, unknown) < 0:
-        raise ValueError(
-            f"{origin}: a vocabulary must have an end and an unknown piece"
-        )
+        raise ValueError(f"{path}: a vocabulary must have an end and an unknown piece")
     count = processor.get_piece_size()
     pieces = [processor.id_to_piece(i) for i in range(count)]
     return Vocabulary(pieces, content, end, unknown)
 
 
-def numbered_pieces(ids: Any, origin: Path, *needed: str) -> list[str]:
+def numbered_pieces(path: Path, *needed: str) -> list[str]:
     """Returns the pieces of a file that numbers them from 0, in order."""
-    ids = Options(ids, origin).values
-    with described(f"{origin} must number its pieces from 0", (ValueError, KeyError)):
+    ids = read_options(path, as_text=True).values
+    with described(f"{path} must number its pieces from 0", (ValueError, KeyError)):
         numbers = {int(number): piece for piece, number in ids.items()}
         pieces = [numbers[i] for i in range(len(ids))]
     if not ids.keys() >= set(needed):
-        raise ValueError(f"{origin} must have {' and '.join(needed)}")
+        raise ValueError(f"{path} must have {' and '.join(needed)}")
     return pieces
 
 

@@ -26,6 +26,12 @@ TEXTS = [
     "gute Vögel singen gut, alte Bären nicht.",
 ]
 WIDTH, HIDDEN, HEADS = 12, 20, 3
+# What a clone has in place of a large file that Git LFS has not fetched.
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    "size 301243\n"
+)
 
 
 @functools.cache
@@ -239,7 +245,7 @@ def hugging_face_form(**changes):
     return Form(2, 1, HEADS, **options)
 
 
-def hugging_face_tensors(tensors, form, tied):
+def hugging_face_tensors(tensors, form):
     """The tensors of a `MarianMTModel`."""
     found = {}
 
@@ -265,36 +271,48 @@ def hugging_face_tensors(tensors, form, tied):
             linear(f"{ours}.fc1", f"{theirs}_ffn", "1")
             linear(f"{ours}.fc2", f"{theirs}_ffn", "2")
             norm(f"{ours}.final_layer_norm", f"{theirs}_ffn_ffn")
-    if tied:
-        found["model.shared.weight"] = tensors["Wemb"]
-    else:
-        found["model.encoder.embed_tokens.weight"] = tensors["encoder_Wemb"]
-        found["model.decoder.embed_tokens.weight"] = tensors["decoder_Wemb"]
+    theirs = {
+        "model.shared.weight": "Wemb",
+        "model.encoder.embed_tokens.weight": "encoder_Wemb",
+        "model.decoder.embed_tokens.weight": "decoder_Wemb",
+        "final_logits_bias": "decoder_ff_logit_out_b",
+    }
+    found |= {ours: tensors[name] for ours, name in theirs.items() if name in tensors}
+    if "decoder_ff_logit_out_W" in tensors:
         found["lm_head.weight"] = tensors["decoder_ff_logit_out_W"].T
-    found["final_logits_bias"] = tensors["decoder_ff_logit_out_b"]
     return found
 
 
-def write_hugging_face(folder, rng, form=None, tied=True, **changes):
-    """A folder as `save_pretrained` writes it; returns the tensors and the pieces."""
+def write_hugging_face(folder, rng, form=None, tied="all", more=(), **changes):
+    """A folder as `save_pretrained` writes it; returns the tensors and the pieces.
+
+    `more` are pieces that the source has after all others, and the target lacks.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     form = hugging_face_form() if form is None else form
     models = opus_models()
     pieces = [*opus_pieces(models), ">>deu<<", "<pad>"]
     size = len(pieces)
-    tensors = random_tensors(rng, form, (size, size), "all" if tied else "none")
-    theirs = hugging_face_tensors(tensors, form, tied)
+    tensors = random_tensors(rng, form, (size + len(more), size), tied)
+    theirs = hugging_face_tensors(tensors, form)
     theirs = {name: np.ascontiguousarray(array) for name, array in theirs.items()}
     save_file(theirs, folder / "model.safetensors")
     for side, model in models.items():
         (folder / f"{side}.spm").write_bytes(model)
-    ids = {piece: i for i, piece in enumerate(pieces)}
-    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    files = {"vocab.json": [*pieces, *more]}
+    if more:
+        files["target_vocab.json"] = pieces
+        # Which Transformers needs to read that.
+        (folder / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
+    for name, numbered in files.items():
+        ids = {piece: i for i, piece in enumerate(numbered)}
+        (folder / name).write_text(json.dumps(ids), encoding="utf-8")
     config = {
         "model_type": "marian", "architectures": ["MarianMTModel"], "dropout": 0.1,
         "activation_function": "swish" if form.swish else "relu", "d_model": WIDTH,
         "encoder_layers": form.encoder_depth, "decoder_layers": form.decoder_depth,
-        "encoder_ffn_dim": HIDDEN, "decoder_ffn_dim": HIDDEN, "vocab_size": size,
+        "encoder_ffn_dim": HIDDEN, "decoder_ffn_dim": HIDDEN,
+        "vocab_size": size + len(more),
         "encoder_attention_heads": form.heads, "decoder_vocab_size": size,
         "decoder_attention_heads": form.heads, "pad_token_id": size - 1,
         "decoder_start_token_id": size - 1, "eos_token_id": 0, "max_length": 512,
@@ -302,7 +320,8 @@ def write_hugging_face(folder, rng, form=None, tied=True, **changes):
         "id2label": {"0": "LABEL_0"}, "is_encoder_decoder": True,
         "normalize_before": False, "normalize_embedding": False,
         "scale_embedding": True, "static_position_embeddings": True,
-        "tie_word_embeddings": tied, "transformers_version": "4.22.0",
+        "tie_word_embeddings": tied != "none", "transformers_version": "4.22.0",
+        "share_encoder_decoder_embeddings": tied == "all",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config | changes))
     return tensors, pieces

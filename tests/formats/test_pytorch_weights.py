@@ -23,6 +23,10 @@ def in_bfloat16(state, path):
     torch.save({name: tensor.bfloat16() for name, tensor in state.items()}, path)
 
 
+def in_float16(state, path):
+    torch.save({name: tensor.half() for name, tensor in state.items()}, path)
+
+
 @pytest.fixture
 def folder(tmp_path, rng):
     """A model of Hugging Face whose weights are in pytorch_model.bin alone."""
@@ -37,14 +41,14 @@ def pickle_weights(folder, save):
     weights.unlink()
 
 
-@pytest.mark.parametrize("save", [torch.save, before_1_6, in_bfloat16])
+@pytest.mark.parametrize("save", [torch.save, before_1_6, in_bfloat16, in_float16])
 def test_a_folder_with_a_pickle_gives_the_translator_of_its_twin(folder, save):
     expected = import_model(folder)
     pickle_weights(folder, save)
     translator = import_model(folder)
-    tolerance = 2**-8 if save is in_bfloat16 else 0
+    tolerance = {in_bfloat16: 2**-8, in_float16: 2**-11}.get(save, 0)
     for a, b in zip(translator.model.weights, expected.model.weights, strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance)
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance / 1e3)
     if not tolerance:
         assert translator(["a b", "c"]) == expected(["a b", "c"])
 
@@ -85,6 +89,13 @@ def test_what_is_refused(folder, monkeypatch, case):
     with pytest.raises(ValueError, match=f"{path} cannot be read: .*by name"):
         import_model(folder)
     assert not (folder / "harmed").exists()
+
+
+def test_a_pointer_of_git_lfs_in_place_of_a_pickle(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_text(foreign.POINTER)
+    with pytest.raises(ValueError, match="pytorch_model.bin is a pointer of Git LFS"):
+        import_model(folder)
 
 
 def test_without_pytorch_the_error_says_what_to_do(folder, monkeypatch):

@@ -236,7 +236,7 @@ DAMAGED = {
     "no JSON": ("hugging_face", "config.json", lambda c: c[:-9], "config.json"),
     "safetensors' end": ("hugging_face", SAFETENSORS, lambda c: c[:-99], SAFETENSORS),
     "safetensors' type": (
-        "hugging_face", SAFETENSORS, lambda c: c.replace(b'"F32"', b'"I32"', 1), "int32"
+        "hugging_face", SAFETENSORS, lambda c: c.replace(b'"F32"', b'"I32"', 1), "'I32'"
     ),
     "gap in JSON's numbers": (
         "hugging_face", "vocab.json",
@@ -256,6 +256,26 @@ def test_a_damaged_file(spoiled, case):
     (folder / name).write_bytes(change(content))
     assert (folder / name).read_bytes() != content
     check_refused(folder, expected)
+
+
+READ = {
+    "student": [BIN, "config.yml", "vocab.ende.spm"],
+    "opus": [NPZ, "opus.npz.yml", "decoder.yml", "opus.vocab.yml", "target.spm"],
+    "hugging_face": [
+        SAFETENSORS, "config.json", "generation_config.json", "vocab.json",
+        "source.spm", "target.spm",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in READ.items() for name in names]
+)
+def test_a_pointer_of_git_lfs_in_place_of_a_file(spoiled, kind, name):
+    folder = spoiled(kind)
+    (folder / name).write_text(foreign.POINTER)
+    words = f"{folder / name} is a pointer of Git LFS", "`git lfs pull`"
+    check_refused(folder, *words, "`hf download`")
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,25 @@ def test_the_page_on_other_systems_runs(tmp_path, rng, monkeypatch):
     assert names["result"].hypotheses
 
 
+def test_the_dropout_of_a_training_is_where_marian_tells_it(tmp_path, rng):
+    def rates_of(path):
+        config = import_model(path).model.config
+        rates = config.dropout_rate, config.attention_dropout_rate
+        return *rates, config.activation_dropout_rate
+
+    opus = tmp_path / "opus"
+    foreign.write_opus(opus, rng)
+    assert rates_of(opus) == (0, 0, 0)
+    training = "transformer-dropout: 0.3\ntransformer-dropout-ffn: 0.2\n"
+    (opus / "opus.npz.yml").write_text(training)
+    assert rates_of(opus) == (0.3, 0, 0.2)
+    student = tmp_path / "student"
+    foreign.write_student(student, rng, **{"transformer-dropout-attention": 0.1})
+    with open(student / "config.yml", "a") as file:
+        file.write("transformer-dropout-attention: 0.4\ntransformer-dropout: 0.5\n")
+    assert rates_of(student) == (0.5, 0.1, 0)
+
+
 def test_an_import_trains(tmp_path, rng):
     foreign.write_student(tmp_path / "student", rng)
     translator = import_marian(tmp_path / "student")
