@@ -110,7 +110,9 @@ def close_interval(
     # A user's callback may have changed a rate or a weight.
     run.state = state = callbacks.captured(state.step, state.seconds, state.skipped)
     state.history.append(row)
-    _warn_of_harm(run)
+    initial, *rows = state.history
+    if not initial["step"] and len(rows) == 1:
+        _warn_of_harm(run, initial, row)
     if options.patience is not None and not has_ended:
         waited = without_progress(state.history, options)
         has_ended = waited >= options.patience
@@ -124,20 +126,17 @@ def close_interval(
         state.finished = run.limits
 
 
-def _warn_of_harm(run):
-    """Warns if the first interval made the weights of `init` much worse."""
+def _warn_of_harm(run, initial, row):
+    """Warns if the first interval made the initial weights much worse."""
     options = run.config.training
-    initial, *rows = run.state.history
-    if initial["step"] or len(rows) != 1:
-        return
-    before, after = (rank(row, options) for row in (initial, *rows))
+    before, after = rank(initial, options), rank(row, options)
     if after < before - _MUCH * abs(before):
         score = f"val_{options.monitor}"
         warn(
             run.console,
             f"the first interval took {score} from {initial[score]:.4f} to "
-            f"{rows[0][score]:.4f}. Likely causes: `learning_rate` "
-            f"({options.learning_rate:g}) is too high for these weights, or they were "
+            f"{row[score]:.4f}. Likely causes: `learning_rate` "
+            f"({row['learning_rate']:.2g}) is too high for these weights, or they were "
             f"trained with less dropout (`dropout_rate` is "
             f"{run.config.model.dropout_rate:g})",
         )
