@@ -118,7 +118,11 @@ def serve(options):
         command = shlex.join(["keras-transformer", *map(str, words)])
         raise ValueError(f"{run} is a training run. First: {command}")
     load_module("apps.serving").serve(
-        options.model, options.host, options.port, options.doubt_above
+        options.model,
+        options.host,
+        options.port,
+        options.doubt_above,
+        options.corrections,
     )
 
 

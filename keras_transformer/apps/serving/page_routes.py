@@ -1,7 +1,8 @@
 """The page of the local server, which asks the signatures as any client does.
 
 - `GET /`, and the files of the page;
-- `GET /page.json`: the model's name, version and signatures, and its `page`.
+- `GET /page.json`: the model's name, version and signatures, whether the page
+  `corrects`, and its `page`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ HEADERS = {
 }
 
 
-def page_routes(model: ServedModel) -> list[Route]:
-    """Returns the routes of a model's page."""
+def page_routes(model: ServedModel, corrects: bool) -> list[Route]:
+    """Returns the routes of a model's page; it `corrects` where that is kept."""
     facts = {
         "name": model.name,
         "version": model.version,
         "signatures": sorted(model.signatures),
+        "corrects": corrects,
         **model.page,
     }
 

@@ -3,7 +3,8 @@
 - `GET /v1/models/NAME[/versions/V]` returns the state of the served version;
 - `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
 - `POST /v1/models/NAME[/versions/V]:predict` runs a signature;
-- `GET /` returns a page to try them (page_routes.py).
+- `GET /` returns a page to try them (page_routes.py);
+- `POST /corrections`, where there is a file for them, keeps pairs (corrections.py).
 
 Status codes and the form of answers are those of TensorFlow Serving
 (http_rest_api_handler.cc and json_tensor.cc); error messages are not.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -22,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from keras_transformer.apps.serving.corrections import corrections_route
 from keras_transformer.apps.serving.page_routes import page_routes
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.apps.serving.tensors import (
@@ -36,10 +39,16 @@ from keras_transformer.nn.kernels.keras_private import cancellation_of_graphs
 SECONDS = 30.0
 
 
-def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlette:
+def make_app(
+    model: ServedModel,
+    host: str,
+    seconds: float = SECONDS,
+    corrections: Path | None = None,
+) -> Starlette:
     """Returns the application that serves a model at a host.
 
-    A client waits for an answer for so many `seconds` at most.
+    A client waits for an answer for so many `seconds` at most. The page offers to
+    correct translations if there is a file for `corrections`.
     """
     actions = {"": status, "/metadata": metadata, ":predict": predict}
     routes = [
@@ -51,8 +60,10 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
         for action, endpoint in actions.items()
         for version in ("", "/versions/{version}")
     ]
+    if corrections is not None:
+        routes.append(corrections_route(corrections))
     app = Starlette(
-        routes=[*routes, *page_routes(model)],
+        routes=[*routes, *page_routes(model, corrections is not None)],
         middleware=[_trusted_hosts(host)],
         exception_handlers={
             RequestError: _say_error,

@@ -69,6 +69,17 @@ class ServedModel:
         }
 
 
+def check_bytes(inputs: dict[str, np.ndarray]):
+    """Raises a `RequestError` unless the texts of a request are short enough."""
+    texts = (array for array in inputs.values() if array.dtype == object)
+    size = sum(len(text) for array in texts for text in array.flat)
+    if size > MOST_BYTES:
+        raise RequestError(
+            f"A request must have at most {MOST_BYTES:,} bytes of text (UTF-8): "
+            f"send the text in parts. Received: {size:,}"
+        )
+
+
 class Signature:
     """A signature; `inputs` has the `tf.TensorSpec` of each input."""
 
@@ -94,13 +105,7 @@ class Signature:
                 f"A request must have at most {self._most_rows} rows, `max_batch_size` "
                 f"in batching_parameters.txt. Received: {rows}"
             )
-        texts = (array for array in inputs.values() if array.dtype == object)
-        size = sum(len(text) for array in texts for text in array.flat)
-        if size > MOST_BYTES:
-            raise RequestError(
-                f"A request must have at most {MOST_BYTES:,} bytes of text (UTF-8): "
-                f"send the text in parts. Received: {size:,}"
-            )
+        check_bytes(inputs)
         tensors = {
             name: tf.constant(array, self.inputs[name].dtype)
             for name, array in inputs.items()
