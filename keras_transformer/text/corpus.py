@@ -174,8 +174,8 @@ class Corpus:
         self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
         # Epochs differ in length, but all epochs have as many batches as the longest.
         self.num_batches = 0
-        varies = robust or self.num_replayed
-        for epoch in (None, *range(PERIOD)) if varies else (None,):
+        period = range(PERIOD if robust or self.num_replayed else 0)
+        for epoch in (None, *period):
             self.num_batches = len(self._cut_batches(self._shown(epoch)))
         self.num_tokens = int(lengths[first].sum())
         shapes = list(zip(self._sizes, boundaries, strict=True))

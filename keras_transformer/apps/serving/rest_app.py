@@ -4,7 +4,7 @@
 - `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
 - `POST /v1/models/NAME[/versions/V]:predict` runs a signature;
 - `GET /` returns a page to try them (page_routes.py);
-- `POST /corrections`, where there is a file for them, keeps pairs (corrections.py).
+- `POST /corrections`, where there is a file for them, appends pairs to it.
 
 Status codes and the form of answers are those of TensorFlow Serving
 (http_rest_api_handler.cc and json_tensor.cc); error messages are not.
@@ -16,6 +16,7 @@ import asyncio
 import concurrent.futures
 from pathlib import Path
 
+import tensorflow as tf
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -24,26 +25,29 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from keras_transformer.apps.serving.corrections import corrections_route
 from keras_transformer.apps.serving.page_routes import page_routes
-from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.apps.serving.served_model import ServedModel, check_bytes
 from keras_transformer.apps.serving.tensors import (
     RequestError,
     read_inputs,
     read_json,
     write_outputs,
 )
+from keras_transformer.files import append_lines
 from keras_transformer.nn.kernels.keras_private import cancellation_of_graphs
+from keras_transformer.text.lines import pair_line
+from keras_transformer.text.parallel_text import checked
 
 # Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
 SECONDS = 30.0
+_CORRECTIONS = {"pairs": tf.TensorSpec([None, 2], tf.string)}
 
 
 def make_app(
     model: ServedModel,
     host: str,
     seconds: float = SECONDS,
-    corrections: Path | None = None,
+    corrections: str | Path | None = None,
 ) -> Starlette:
     """Returns the application that serves a model at a host.
 
@@ -61,7 +65,8 @@ def make_app(
         for version in ("", "/versions/{version}")
     ]
     if corrections is not None:
-        routes.append(corrections_route(corrections))
+        append_lines(corrections, [])  # An error comes now, not at the first one.
+        routes.append(Route("/corrections", correct, methods=["POST"]))
     app = Starlette(
         routes=[*routes, *page_routes(model, corrections is not None)],
         middleware=[_trusted_hosts(host)],
@@ -75,6 +80,7 @@ def make_app(
     app.router.redirect_slashes = False
     app.state.model = model
     app.state.seconds = seconds
+    app.state.corrections = corrections
     # More threads would share the same cores.
     app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
     return app
@@ -181,8 +187,7 @@ async def predict(request: Request) -> Response:
 
 
 def _predict(request, body, cancelled):
-    encoding = request.headers.get("content-encoding", "identity")
-    document = read_json(body, encoding)
+    document = _document(request, body)
     signatures = _model_of(request).signatures
     name = document.get("signature_name", "")
     if name == "":
@@ -196,3 +201,32 @@ def _predict(request, body, cancelled):
     with cancelled:
         outputs = signatures[name](inputs)
     return write_outputs(outputs, form)
+
+
+def _document(request, body):
+    encoding = request.headers.get("content-encoding", "identity")
+    return read_json(body, encoding)
+
+
+async def correct(request: Request) -> Response:
+    """Appends the pairs of a request to the file of corrections, or none of them."""
+    kind = request.headers.get("content-type", "")
+    # A page of another site can send every other type without asking first.
+    if kind.partition(";")[0] != "application/json":
+        raise RequestError(
+            f"`Content-Type` must be application/json. Received: {kind:.200}", 415
+        )
+    document = _document(request, await request.body())
+    inputs = read_inputs(document, _CORRECTIONS)[1]
+    check_bytes(inputs)
+    lines = []
+    for row, pair in enumerate(inputs["pairs"]):
+        texts, problems = checked(pair)
+        for problem in filter(None, problems):
+            raise RequestError(f"`pairs[{row}]` must be two texts: its {problem}.")
+        lines.append(pair_line(*texts))
+    try:
+        await asyncio.to_thread(append_lines, request.app.state.corrections, lines)
+    except OSError as error:
+        raise RequestError(f"Nothing was kept: {error}", 507) from error
+    return JSONResponse({"kept": len(lines)})

@@ -57,7 +57,6 @@ def serve(
     """
     check_number("doubt_above", doubt_above, optional=True, minimum=0, maximum=1)
     path = _version_of(Path(directory))
-    corrections = None if corrections is None else Path(corrections)
     with listening(host, port) as listener:
         with native_messages_hidden():
             from keras_transformer.apps.serving.rest_app import make_app
