@@ -18,13 +18,9 @@ from keras_transformer.apps.serving.served_model import ServedModel
 PAGE = Path(__file__).with_name("page")
 # The page of `export --format web`, of which some files are this page's too.
 SHARED = Path(__file__).parents[2] / "formats" / "web_page"
-_OWN = ("served.css", "served.js", "attention.js", "words.js")
-_SHARED = ("style.css", "page.js")
-FILES = {
-    "/": PAGE / "index.html",
-    **{f"/{name}": PAGE / name for name in _OWN},
-    **{f"/{name}": SHARED / name for name in _SHARED},
-}
+_ALL = *PAGE.iterdir(), SHARED / "style.css", SHARED / "page.js"
+FILES = {f"/{path.name}": path for path in _ALL}
+FILES["/"] = FILES.pop("/index.html")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = {
     "Content-Security-Policy": (
