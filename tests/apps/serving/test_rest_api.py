@@ -509,16 +509,16 @@ def test_only_names_of_this_machine_are_answered(model, own_name, good, bad):
 PROGRAM = """
 import sys
 from keras_transformer.apps.serving import serve
-serve(sys.argv[1], port=0)
+serve(sys.argv[1], port=0, corrections=sys.argv[2])
 print("returned")
 """
 
 
 @contextlib.contextmanager
-def process(directory):
+def process(directory, corrections):
     """Gives a server's process and its URL."""
     started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(directory)],
+        [sys.executable, "-c", PROGRAM, str(directory), str(corrections)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -542,9 +542,12 @@ def process(directory):
         pytest.param(signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, end):
+def test_a_signal_ends_it_when_what_runs_is_answered(
+    directory, tmp_path, number, status, end
+):
+    file = tmp_path / "corrections.tsv"
     with (
-        process(directory) as (started, url),
+        process(directory, file) as (started, url),
         concurrent.futures.ThreadPoolExecutor(1) as threads,
     ):
         versions = httpx.get(url).json()["model_version_status"]
@@ -552,7 +555,10 @@ def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, 
         body = {"instances": [400_000], "signature_name": "spin"}
         answer = threads.submit(httpx.post, url + ":predict", json=body, timeout=60)
         time.sleep(0.3)
-        assert not answer.done()
+        # While it translates it keeps a correction.
+        to = url.replace(URL, "/corrections")
+        assert httpx.post(to, json=PAIR).json() == {"kept": 1}
+        assert not answer.done() and file.read_bytes() == b"a\tb\n"
         started.send_signal(number)
         assert answer.result().json() == {"predictions": [400_000]}
         output, _ = started.communicate(timeout=60)
