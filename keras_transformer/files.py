@@ -81,6 +81,30 @@ def locking(path: str | Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
+def append_lines(path: str | Path, lines: Iterable[str]):
+    """Appends all lines to a text file, or none; they are on the disk when it returns.
+
+    A last line that a crash or an editor left without its end is ended first. Threads
+    and processes wait for each other. A new file may be made, and its directory.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(f"{line}\n" for line in lines).encode()
+    with naming(path), locking(path), open(path, "a+b", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        if file.read() not in (b"", b"\n"):
+            content = b"\n" + content
+        try:
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(size)
+            raise
+    flush(path.parent)
+
+
 def flush(path: str | Path):
     """Flushes a file, or the names in a directory, to the disk, against power cuts."""
     descriptor = os.open(path, os.O_RDONLY)

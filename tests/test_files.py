@@ -17,6 +17,7 @@ import pytest
 
 from keras_transformer.apps.bulk import translate_file
 from keras_transformer.files import (
+    append_lines,
     creating_directory,
     read_json,
     replacing,
@@ -246,6 +247,43 @@ WRITERS = {
         lambda texts: ["x" * 2 * LIMIT], io.BytesIO(b"a\n"), folder / "out"
     ),
 }
+
+
+def test_lines_are_appended_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder" / "a.tsv"
+    append_lines(path, ["a\tä", "b\tb"])
+    with files_stay_small():
+        with pytest.raises(OSError, match=f"{os.strerror(errno.EFBIG)}: '{path}'"):
+            append_lines(path, ["c", "x" * 2 * LIMIT])
+    assert path.read_text("utf-8") == "a\tä\nb\tb\n"
+    path.write_bytes(b"cut")  # As a crash or an editor leaves it.
+    append_lines(path, ["c"])
+    append_lines(path, [])
+    assert path.read_bytes() == b"cut\nc\n"
+    assert os.listdir(path.parent) == ["a.tsv"]
+
+
+APPENDING = """
+import itertools, sys
+from keras_transformer.files import append_lines
+for number in itertools.count():
+    append_lines(sys.argv[1], [f"{number}\t{'x' * 5000}"] * 3)
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_whole_lines_and_stops_no_one(tmp_path):
+    path = tmp_path / "a.tsv"
+    command = [sys.executable, "-c", APPENDING, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        for _ in range(20):
+            last = int(writer.stdout.readline())
+        writer.kill()
+    append_lines(path, ["the end"])
+    *lines, end = path.read_text("utf-8").splitlines()
+    assert end == "the end" and len(lines) >= 3 * (last + 1)
+    for row, line in enumerate(lines):
+        assert line == f"{row // 3}\t{'x' * 5000}"
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -100,6 +100,11 @@ class DataConfig(Config):
         minimum=0.0,
         maximum=1.0,
     )
+    replay: float = option(
+        1.0,
+        "pairs that the run of `init` was trained on, for each new pair of an epoch",
+        minimum=0.0,
+    )
     keep: str | None = option(
         None,
         "what cleaning keeps in spite of its rule, separated by commas: "

@@ -15,6 +15,7 @@ SUMMARY = "summary.json"
 DATA = "data.json"
 SCORES = "scores.json"
 TEST = "test.tsv"
+TRAINING_IDS = "corpus/training/pairs.ids"
 
 
 def check_new_directory(directory: Path):

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_transformer.config import DataConfig
 from keras_transformer.config.options import check_number
-from keras_transformer.files import digest, replacing, write_json
+from keras_transformer.files import digest, read_json, replacing, write_json
 from keras_transformer.text.buckets import (
     bucket_boundaries,
     check_boundaries,
@@ -66,7 +66,11 @@ class Corpus:
         boundaries: The `boundaries` of another corpus, for batches of the same shapes:
             ascending, and at least as long as the longest pair.
         directory: Where to keep the ids; default temporary. Existing ids are reused if
-            text, tokenizers, `robust`, `max_length` and `bad_line_share` match.
+            text, tokenizers, `robust`, `replayed`, `max_length` and `bad_line_share`
+            match.
+        replayed: The pairs.ids of another corpus with the same tokenizers, and its
+            digest as in the pairs.json beside it. It is copied. Each epoch also has
+            `config.replay` of its pairs for each pair of `text`, all in turn.
         console: Rich console for a progress bar.
 
     Attributes:
@@ -74,6 +78,7 @@ class Corpus:
         boundaries: Longest length of each bucket, ascending (tokens).
         bad_lines: The skipped lines, `BadLines`.
         num_pairs: Pairs of an epoch.
+        num_replayed: Those of them that are of `replayed`.
         num_batches: Batches of an epoch.
         num_tokens: Source and target tokens of an epoch, with end tokens, without
             padding. With `robust` this and what follows are those of the first epoch.
@@ -106,6 +111,7 @@ class Corpus:
         robust: bool = False,
         boundaries: list[int] | None = None,
         directory: str | Path | None = None,
+        replayed: tuple[str | Path, str] | None = None,
         console: Any = None,
     ):
         check_number("seed", seed, int, minimum=0)
@@ -127,24 +133,31 @@ class Corpus:
             "max_length": config.max_length,
             "bad_line_share": config.bad_line_share,
             "views": self._num_views,
+            "replayed": replayed and replayed[1],
         }
         # A memory-mapped file outlives its name.
         given = contextlib.nullcontext(directory)
         with tempfile.TemporaryDirectory() if directory is None else given as folder:
             path = Path(folder, "pairs.ids")
-            facts = self._kept(path, made_of) or self._write(path, made_of, console)
+            facts = self._kept(path, made_of)
+            facts = facts or self._write(path, made_of, replayed, console)
             self._ids, self._ends = read_ids(path)
         bad = self.bad_lines
         bad.count, bad.too_long, bad.examples = facts["bad_lines"]
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
-        # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
+        # The pairs of an epoch before shuffling: each corpus occurs `weight` times, and
+        # those that are replayed follow.
         weights = [weight for _, weight in self.text.parts]
         weights = np.repeat(weights, facts["num_pairs"])
         pairs = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)
         del weights
         self._order = pairs * self._num_views  # Views follow their pair.
-        self.num_pairs = len(pairs)
+        stored = np.arange(len(self._ends) // 2, step=self._num_views, dtype=np.uint32)
+        others = stored[sum(facts["num_pairs"]) :]
+        self._others = np.random.default_rng(seed).permutation(others)
+        self.num_replayed = min(round(config.replay * len(pairs)), len(others))
+        self.num_pairs = len(pairs) + self.num_replayed
         lengths = np.diff(self._ends).astype(np.int32).reshape(-1, 2)
         longer = lengths.max(axis=1)
         first = self._shown(0)
@@ -159,9 +172,10 @@ class Corpus:
         tokens = config.batch_tokens or BATCH_TOKENS
         self._sizes = [max(1, tokens // longest) for longest in boundaries]
         self._bucket_of = np.searchsorted(boundaries, longer).astype(np.int16)
-        # Views differ in length, but all epochs have as many batches as the longest.
+        # Epochs differ in length, but all epochs have as many batches as the longest.
         self.num_batches = 0
-        for epoch in (None, *range(PERIOD)) if robust else (None,):
+        period = range(PERIOD if robust or self.num_replayed else 0)
+        for epoch in (None, *period):
             self.num_batches = len(self._cut_batches(self._shown(epoch)))
         self.num_tokens = int(lengths[first].sum())
         shapes = list(zip(self._sizes, boundaries, strict=True))
@@ -285,17 +299,23 @@ class Corpus:
     def _new_epoch(self, number):
         """Returns bucket and pairs of each batch of an epoch; `None` is unshuffled."""
         if number is None:
-            return self._cut_batches(self._order)
+            return self._cut_batches(self._shown(None))
         rng = np.random.default_rng((self.seed, number))
         batches = self._cut_batches(rng.permutation(self._shown(number)))
         return [batches[place] for place in rng.permutation(len(batches))]
 
     def _shown(self, epoch):
         """Returns the stored pairs that an epoch shows, in the order of the text."""
+        order = self._order
+        if number := self.num_replayed:
+            # As long as the views' period, in which the batches of epochs are counted.
+            turns = np.arange(number) + number * ((epoch or 0) % PERIOD)
+            others = self._others[turns % len(self._others)]
+            order = np.concatenate([order, others])
         if epoch is None or self._num_views == 1:
-            return self._order
+            return order
         turns = np.arange(self.num_pairs) + self.seed + epoch
-        return self._order + SCHEDULE[turns % PERIOD]
+        return order + SCHEDULE[turns % PERIOD]
 
     def _cut_batches(self, order):
         """Returns the bucket of the longest pair and the pairs of each batch.
@@ -328,7 +348,7 @@ class Corpus:
             return None
         return facts if is_kept else None
 
-    def _write(self, path, made_of, console):
+    def _write(self, path, made_of, replayed, console):
         """Tokenises pairs into a file: for each its source, end, target, end.
 
         With `robust` its views follow, or itself for one that is too long or has
@@ -375,6 +395,8 @@ class Corpus:
                     bar.advance(task, len(chunk))
             if not any(num_pairs):
                 raise ValueError(f"The corpus has no good pair; {self.bad_lines}.")
+            if replayed is not None:
+                file.writelines(self._pairs_of(*replayed, made_of["tokenizers"]))
         facts = {
             "made_of": made_of,
             "num_pairs": num_pairs,
@@ -387,6 +409,25 @@ class Corpus:
         }
         write_json(path.with_suffix(".json"), facts)
         return facts
+
+    def _pairs_of(self, path, expected, tokenizers):
+        """Yields the ids of another corpus that are not too long, with as many views.
+
+        A view that it lacks is the pair itself.
+        """
+        made_of = read_json(Path(path).with_suffix(".json"))["made_of"]
+        if digest(path) != expected or made_of["tokenizers"] != tokenizers:
+            raise ValueError(
+                f"{path} is not what the training began with, or has another "
+                "vocabulary. Choose another directory, or `replay` 0."
+            )
+        ids, ends = read_ids(path)
+        lengths = np.diff(ends).reshape(-1, 2 * made_of["views"])
+        fits = np.flatnonzero(lengths.max(axis=1) <= self.config.max_length)
+        views = np.arange(self._num_views) % made_of["views"]
+        rows = 2 * (fits[:, None] * made_of["views"] + views).ravel()
+        for begin, end in zip(ends[rows], ends[rows + 2], strict=True):
+            yield ids[begin:end]
 
     def _good(self, part, pairs, lengths, fits):
         """Returns whether both sides of each pair have a good length."""

@@ -20,7 +20,12 @@ from rich.console import Console
 from keras_transformer import text
 from keras_transformer.config import RunConfig, TransformerConfig
 from keras_transformer.files import read_json
-from keras_transformer.search.run_directory import DATA, SUMMARY, check_new_directory
+from keras_transformer.search.run_directory import (
+    DATA,
+    SUMMARY,
+    TRAINING_IDS,
+    check_new_directory,
+)
 from keras_transformer.terminal import plural, say, warn
 from keras_transformer.text.parallel_text import ParallelText
 from keras_transformer.training.state import (
@@ -108,7 +113,7 @@ class Plan:
     job: Job
     directory: Path
     config: RunConfig
-    data: dict[str, Any]  # data.json: digests of the text, optimizer, loss, `init`
+    data: dict[str, Any]  # data.json: digests of texts, optimizer, loss, `init`
     tokenizers: text.TokenizerPair
     init: Translator | None  # whose weights it begins with now
     state: State | None  # from which it goes on
@@ -260,6 +265,10 @@ def _described(job):
         if isinstance(job.init, (str, os.PathLike)):
             # One name for one directory, whatever links lead to it.
             data["init"] = os.path.realpath(job.init)
+            ids = Path(data["init"], TRAINING_IDS)
+            if job.config.data.replay and ids.exists():
+                digest = read_json(ids.with_suffix(".json"))["digest"]
+                data["replayed"] = [str(ids), digest]
     if job.command is not None:
         data["command"] = job.command
     return data

@@ -328,6 +328,7 @@ def run_facts(model: keras.Model, corpora: dict[str, Corpus]) -> dict[str, Any]:
             name: {
                 "files": [path.name for path in corpus.text.files],
                 "pairs": corpus.num_pairs,
+                "replayed": corpus.num_replayed,
                 "bad_lines": corpus.bad_lines.count,
                 "cleaning": corpus.text.cleaning and corpus.text.cleaning.counts,
                 "batches": corpus.num_batches,

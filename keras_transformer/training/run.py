@@ -154,6 +154,9 @@ def prepared(
     translator = Translator(model, planned.tokenizers, config.decoding)
     facts = run_facts(model, corpora)
     report_data(console, corpora)
+    if training.num_replayed:
+        number = plural(training.num_replayed, "pair")
+        say(console, f"{number} of each epoch are those of {planned.data['init']}")
     report_devices(console, model.compute_dtype)
     if planned.state is None:
         report_model(console, model, options.freeze)
@@ -197,6 +200,7 @@ def _corpora(planned, config, distribution, directory):
         job.text,
         seed=config.training.seed,
         robust=config.training.robust,
+        replayed=planned.data.get("replayed"),
         directory=directory and directory / "training",
     )
     corpora = {"training": training}
@@ -276,7 +280,7 @@ class _CorpusOfTheChief(Corpus):
             time.sleep(1)
         return super()._kept(path, made_of)
 
-    def _write(self, path, made_of, console):
+    def _write(self, path, made_of, replayed, console):
         raise FileNotFoundError(
             f"{path} is missing or of other data than those of this host. All hosts "
             "need the same data, and one `--run` that they share, where the first host "

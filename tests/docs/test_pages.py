@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import inspect
+import json
 import re
 import shlex
 import shutil
@@ -39,7 +40,8 @@ PAGES = {
     "start": "train evaluate translate export",
     "your_data": "clean",
     "training": "average evaluate plot",
-    "serving": "export translate evaluate translate export",
+    "serving": "export translate evaluate translate export train evaluate evaluate "
+    "export",
     "devices": "export translate evaluate export",
     "layers": "",
     "own_model": "",
@@ -76,11 +78,15 @@ def test_every_block_runs_in_order(page, tmp_path, run_directory, monkeypatch):
         copy = shutil.copytree(run_directory, tmp_path / "runs" / "en-de")
         search = tiny_run.CONFIG.decoding.replace(beam_size=3)  # The pages' n-best.
         (copy / "decoding.json").write_text(search.to_json(), encoding="utf-8")
-    _, ran = run(DOCS / f"{page}.md", () if page == "start" else ("train",))
+    trains = page in ("start", "serving")
+    _, ran = run(DOCS / f"{page}.md", () if trains else ("train",))
     assert ran == PAGES[page].split()
     if page == "serving":
         lines = Path("news.de").read_text("utf-8").splitlines()
         assert len(lines) == len(tiny_run.VALID)
+        facts = json.loads(Path("runs/en-de-2/summary.json").read_text("utf-8"))
+        assert facts["data"]["training"]["replayed"] == len(tiny_run.VALID)
+        assert Path("saved_models/en-de/4/saved_model.pb").is_file()
 
 
 def test_the_code_of_every_page_is_run():

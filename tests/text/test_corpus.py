@@ -447,6 +447,49 @@ def test_a_mix_has_each_pair_as_often_as_its_weight(tmp_path):
     assert corpus.bad_lines.examples[0].startswith(f"{path}:1: source has ")
 
 
+def sources(corpus, *epochs):
+    """How often each source comes in some epochs."""
+    batches = (batch for number in epochs for batch in epoch(corpus, number))
+    rows = (row[row > 0] for (source, _), _ in batches for row in source)
+    return collections.Counter(tuple(row.tolist()) for row in rows)
+
+
+@pytest.mark.parametrize(("before", "now"), [(False, True), (True, False)])
+def test_pairs_of_another_corpus_are_replayed_in_turn(tmp_path, before, now):
+    sides, path = tiny_run.tokenizers(), tmp_path / "a" / "pairs.ids"
+    first = Corpus(tiny_run.TRAIN, sides, robust=before, directory=path.parent)
+    digest = json.loads(path.with_suffix(".json").read_text())["digest"]
+
+    def made(text=tiny_run.VALID, seed=1, digest=digest, **options):
+        config, replayed = DataConfig(batch_tokens=64, **options), (path, digest)
+        folder = tmp_path / f"b{config.max_length}"
+        others = {"robust": now, "seed": seed, "directory": folder}
+        return Corpus(text, sides, config, replayed=replayed, **others)
+
+    # Of 40 pairs 12 come with 8 new ones: in ten epochs each comes three times.
+    corpus = made(replay=1.5)
+    assert (corpus.num_replayed, corpus.num_pairs) == (12, 20)
+    found = sources(corpus, *range(10))
+    plain = sources(Corpus(tiny_run.TRAIN, sides), 0)
+    assert [found[row] for row in plain] == [3] * 40 or now
+    own = sources(Corpus(tiny_run.VALID, sides), 0)
+    assert [found[row] for row in own] == [10] * 8 or now
+    assert sum(found.values()) == 200 == sum(sources(corpus, *range(250, 260)).values())
+    assert sources(corpus, 0) != sources(corpus, 1)
+    assert sources(made(replay=1.5, seed=2), 0) != sources(corpus, 0)
+    # Each comes once in an epoch at most, and a longer one than fits in none.
+    assert made(replay=9.0).num_replayed == 40
+    lengths = np.sort(np.diff(first._ends).reshape(40, -1).max(axis=1))
+    short = made([("a", "a")], replay=99.0, max_length=int(lengths[20]))
+    assert 20 < short.num_replayed == np.sum(lengths <= lengths[20]) < 40
+    # They are its own by now, and the same to the last id.
+    path.unlink()
+    assert all(same(epoch(corpus, n), epoch(made(replay=1.5), n)) for n in (0, 3, 250))
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"pairs\.ids is not what the training began"):
+        made(digest="another")
+
+
 def test_spans_of_both_sides_are_stored_as_pieces(tokenizers):
     pairs = [("see https://a.b/c in 1998", "1998: https://a.b/c"), ("3.5", "3,5")]
     stored = Corpus(pairs, tokenizers)

@@ -165,6 +165,40 @@ def test_a_translator_is_taken_too_and_left_as_it_was(trained, tmp_path):
     assert_same_weights(again, found)  # It does not matter how it was given.
 
 
+def test_pairs_of_the_run_before_are_mixed_in_and_stay_with_the_new_one(
+    trained, tmp_path
+):
+    """40 pairs before, 24 lines now, one later."""
+
+    def planned(init, text=PAIRS, **changes):
+        screen = io.StringIO()
+        console, config = Console(file=screen, width=200), options(init, **changes)
+        facts = dry_run(text, tmp_path / "dry", config, console=console, init=init)
+        lines = screen.getvalue().splitlines()
+        found = facts["data"]["training"]
+        return found["pairs"], found["replayed"], [x for x in lines if "each ep" in x]
+
+    line = "24 pairs of each epoch are those of "
+    assert planned(str(trained)) == (48, 24, [f"{line}{trained}"])
+    assert planned(trained, replay=0.5)[:2] == (36, 12)
+    assert planned(trained, replay=0.0) == (24, 0, [])
+    assert planned(kt.Translator.load(trained)) == (24, 0, [])
+    # What was replayed is there for the next correction, with what was new.
+    run(tmp_path / "run", trained)
+    assert planned(tmp_path / "run", PAIRS[:1], replay=99.0)[:2] == (65, 64)
+
+
+@pytest.mark.slow
+def test_a_killed_run_needs_the_pairs_of_the_run_before_no_more(trained, tmp_path):
+    first = shutil.copytree(trained, tmp_path / "first")
+    config = options(first, FAST, save_every=3)
+    expected = run(tmp_path / "whole", first, config)
+    with pytest.raises(Killed):
+        run(tmp_path / "killed", first, config, KillAfter(5))
+    shutil.rmtree(first)
+    assert_same_weights(run(tmp_path / "killed", None, config), expected)
+
+
 MISMATCHES = {
     "`d_model` is 256 and was 16": {"d_model": 256},
     "`num_heads` is 4 and was 2": {"num_heads": 4},
@@ -254,7 +288,7 @@ def test_a_run_goes_on_with_the_weights_that_it_began_with_alone(trained, tmp_pa
         with pytest.raises(ValueError, match=f"other initial weights: {said}"):
             run(tmp_path / name, trained, config)
     data = json.loads((tmp_path / "run" / "data.json").read_text("utf-8"))
-    assert sorted(data) == ["init", "training", "validation"]
+    assert sorted(data) == ["init", "replayed", "training", "validation"]
     assert data["init"] == str(init)
     # Nor with another tokenizer than they had then.
     tiny_run.tokenizers().save(init / "tokenizer")

@@ -16,6 +16,7 @@ from keras_transformer.files import (
 )
 from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.search.run_directory import (
+    TRAINING_IDS,
     is_run,
     trained_directory,
     weights_digest,
@@ -35,7 +36,6 @@ _OF_CTRANSLATE2 = {
 }
 _SHORTLISTED = "saved_model", "litert", "onnx"
 _DOTS_PER_INCH = 150
-_CORPUS = "corpus/training/pairs.ids"  # of a run
 
 
 def export(options):
@@ -94,7 +94,7 @@ def _with_shortlist(translator, options):
             "`--shortlist` goes with one run and `--format` "
             f"{' or '.join(_SHORTLISTED)}."
         )
-    path = options.models[0] / _CORPUS
+    path = options.models[0] / TRAINING_IDS
     tokenizers = translator.tokenizers
     ids, ends = load_module("text.corpus").read_ids(path)
     count = (len(ends) - 1) // 2
@@ -118,7 +118,11 @@ def serve(options):
         command = shlex.join(["keras-transformer", *map(str, words)])
         raise ValueError(f"{run} is a training run. First: {command}")
     load_module("apps.serving").serve(
-        options.model, options.host, options.port, options.doubt_above
+        options.model,
+        options.host,
+        options.port,
+        options.doubt_above,
+        options.corrections,
     )
 
 

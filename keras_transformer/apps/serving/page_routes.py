@@ -1,7 +1,8 @@
 """The page of the local server, which asks the signatures as any client does.
 
 - `GET /`, and the files of the page;
-- `GET /page.json`: the model's name, version and signatures, and its `page`.
+- `GET /page.json`: the model's name, version and signatures, whether the page
+  `corrects`, and its `page`.
 """
 
 from __future__ import annotations
@@ -17,13 +18,9 @@ from keras_transformer.apps.serving.served_model import ServedModel
 PAGE = Path(__file__).with_name("page")
 # The page of `export --format web`, of which some files are this page's too.
 SHARED = Path(__file__).parents[2] / "formats" / "web_page"
-_OWN = ("served.css", "served.js", "attention.js", "words.js")
-_SHARED = ("style.css", "page.js")
-FILES = {
-    "/": PAGE / "index.html",
-    **{f"/{name}": PAGE / name for name in _OWN},
-    **{f"/{name}": SHARED / name for name in _SHARED},
-}
+_ALL = *PAGE.iterdir(), SHARED / "style.css", SHARED / "page.js"
+FILES = {f"/{path.name}": path for path in _ALL}
+FILES["/"] = FILES.pop("/index.html")
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 HEADERS = {
     "Content-Security-Policy": (
@@ -37,12 +34,13 @@ HEADERS = {
 }
 
 
-def page_routes(model: ServedModel) -> list[Route]:
-    """Returns the routes of a model's page."""
+def page_routes(model: ServedModel, corrects: bool) -> list[Route]:
+    """Returns the routes of a model's page; it `corrects` where that is kept."""
     facts = {
         "name": model.name,
         "version": model.version,
         "signatures": sorted(model.signatures),
+        "corrects": corrects,
         **model.page,
     }
 

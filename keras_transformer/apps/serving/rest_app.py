@@ -3,7 +3,8 @@
 - `GET /v1/models/NAME[/versions/V]` returns the state of the served version;
 - `GET /v1/models/NAME[/versions/V]/metadata` returns its signatures;
 - `POST /v1/models/NAME[/versions/V]:predict` runs a signature;
-- `GET /` returns a page to try them (page_routes.py).
+- `GET /` returns a page to try them (page_routes.py);
+- `POST /corrections`, where there is a file for them, appends pairs to it.
 
 Status codes and the form of answers are those of TensorFlow Serving
 (http_rest_api_handler.cc and json_tensor.cc); error messages are not.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from pathlib import Path
 
+import tensorflow as tf
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -23,23 +26,33 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from keras_transformer.apps.serving.page_routes import page_routes
-from keras_transformer.apps.serving.served_model import ServedModel
+from keras_transformer.apps.serving.served_model import ServedModel, check_bytes
 from keras_transformer.apps.serving.tensors import (
     RequestError,
     read_inputs,
     read_json,
     write_outputs,
 )
+from keras_transformer.files import append_lines
 from keras_transformer.nn.kernels.keras_private import cancellation_of_graphs
+from keras_transformer.text.lines import pair_line
+from keras_transformer.text.parallel_text import checked
 
 # Longest wait for an answer, as of TensorFlow Serving (--rest_api_timeout_in_ms).
 SECONDS = 30.0
+_CORRECTIONS = {"pairs": tf.TensorSpec([None, 2], tf.string)}
 
 
-def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlette:
+def make_app(
+    model: ServedModel,
+    host: str,
+    seconds: float = SECONDS,
+    corrections: str | Path | None = None,
+) -> Starlette:
     """Returns the application that serves a model at a host.
 
-    A client waits for an answer for so many `seconds` at most.
+    A client waits for an answer for so many `seconds` at most. The page offers to
+    correct translations if there is a file for `corrections`.
     """
     actions = {"": status, "/metadata": metadata, ":predict": predict}
     routes = [
@@ -51,8 +64,11 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
         for action, endpoint in actions.items()
         for version in ("", "/versions/{version}")
     ]
+    if corrections is not None:
+        append_lines(corrections, [])  # An error comes now, not at the first one.
+        routes.append(Route("/corrections", correct, methods=["POST"]))
     app = Starlette(
-        routes=[*routes, *page_routes(model)],
+        routes=[*routes, *page_routes(model, corrections is not None)],
         middleware=[_trusted_hosts(host)],
         exception_handlers={
             RequestError: _say_error,
@@ -64,6 +80,7 @@ def make_app(model: ServedModel, host: str, seconds: float = SECONDS) -> Starlet
     app.router.redirect_slashes = False
     app.state.model = model
     app.state.seconds = seconds
+    app.state.corrections = corrections
     # More threads would share the same cores.
     app.state.worker = concurrent.futures.ThreadPoolExecutor(1)
     return app
@@ -170,8 +187,7 @@ async def predict(request: Request) -> Response:
 
 
 def _predict(request, body, cancelled):
-    encoding = request.headers.get("content-encoding", "identity")
-    document = read_json(body, encoding)
+    document = _document(request, body)
     signatures = _model_of(request).signatures
     name = document.get("signature_name", "")
     if name == "":
@@ -185,3 +201,32 @@ def _predict(request, body, cancelled):
     with cancelled:
         outputs = signatures[name](inputs)
     return write_outputs(outputs, form)
+
+
+def _document(request, body):
+    encoding = request.headers.get("content-encoding", "identity")
+    return read_json(body, encoding)
+
+
+async def correct(request: Request) -> Response:
+    """Appends the pairs of a request to the file of corrections, or none of them."""
+    kind = request.headers.get("content-type", "")
+    # A page of another site can send every other type without asking first.
+    if kind.partition(";")[0] != "application/json":
+        raise RequestError(
+            f"`Content-Type` must be application/json. Received: {kind:.200}", 415
+        )
+    document = _document(request, await request.body())
+    inputs = read_inputs(document, _CORRECTIONS)[1]
+    check_bytes(inputs)
+    lines = []
+    for row, pair in enumerate(inputs["pairs"]):
+        texts, problems = checked(pair)
+        for problem in filter(None, problems):
+            raise RequestError(f"`pairs[{row}]` must be two texts: its {problem}.")
+        lines.append(pair_line(*texts))
+    try:
+        await asyncio.to_thread(append_lines, request.app.state.corrections, lines)
+    except OSError as error:
+        raise RequestError(f"Nothing was kept: {error}", 507) from error
+    return JSONResponse({"kept": len(lines)})

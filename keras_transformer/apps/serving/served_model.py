@@ -11,8 +11,8 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_transformer.apps.serving.tensors import RequestError
-from keras_transformer.files import read_json
 from keras_transformer.formats.versions import load_saved_model
+from keras_transformer.search.run_directory import read_if_there
 from keras_transformer.text.in_graph import with_limit
 
 _PAGE = "assets.extra/page.json"  # as `export_saved_model` writes it
@@ -46,9 +46,7 @@ class ServedModel:
     def __init__(self, path: Path, doubt_above: float | None = None):
         self.name = path.parent.resolve().name
         self.version = int(path.name)
-        self.page = {"languages": None, "examples": []}
-        if (path / _PAGE).exists():
-            self.page = read_json(path / _PAGE)
+        self.page = read_if_there(path / _PAGE, {"languages": None, "examples": []})
         # Keeps the functions of the signatures alive.
         self._module = load_saved_model(path)
         most = most_rows(path.parent)
@@ -67,6 +65,17 @@ class ServedModel:
             )
             for name, definition in sorted(graph.signature_def.items())
         }
+
+
+def check_bytes(inputs: dict[str, np.ndarray]):
+    """Raises a `RequestError` unless the texts of a request are short enough."""
+    texts = (array for array in inputs.values() if array.dtype == object)
+    size = sum(len(text) for array in texts for text in array.flat)
+    if size > MOST_BYTES:
+        raise RequestError(
+            f"A request must have at most {MOST_BYTES:,} bytes of text (UTF-8): "
+            f"send the text in parts. Received: {size:,}"
+        )
 
 
 class Signature:
@@ -94,13 +103,7 @@ class Signature:
                 f"A request must have at most {self._most_rows} rows, `max_batch_size` "
                 f"in batching_parameters.txt. Received: {rows}"
             )
-        texts = (array for array in inputs.values() if array.dtype == object)
-        size = sum(len(text) for array in texts for text in array.flat)
-        if size > MOST_BYTES:
-            raise RequestError(
-                f"A request must have at most {MOST_BYTES:,} bytes of text (UTF-8): "
-                f"send the text in parts. Received: {size:,}"
-            )
+        check_bytes(inputs)
         tensors = {
             name: tf.constant(array, self.inputs[name].dtype)
             for name, array in inputs.items()

@@ -23,6 +23,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8501,
     doubt_above: float | None = None,
+    corrections: str | Path | None = None,
 ) -> None:
     """Serves a version of an export through TensorFlow Serving's REST API, and a page.
 
@@ -42,11 +43,13 @@ def serve(
         port: Port to listen on; 0 selects a free one.
         doubt_above: Limit of `doubt`, from 0 to 1, above which a translation has the
             doubt "score"; default that of the export.
+        corrections: File to which the page appends what a reader corrects, as lines of
+            source, tab, correction, which `train` takes; by default nothing is kept.
 
     Raises:
         FileNotFoundError: If the directory holds no SavedModel.
         ImportError: If starlette or uvicorn is not installed.
-        OSError: If the port is not available.
+        OSError: If the port is not available, or `corrections` cannot be written.
         ValueError: If a number is out of range, or the SavedModel cannot be loaded.
 
     Example:
@@ -60,7 +63,8 @@ def serve(
             from keras_transformer.apps.serving.served_model import ServedModel
 
         model = ServedModel(path, doubt_above)
-        _run(make_app(model, host), listener, model.name)
+        app = make_app(model, host, corrections=corrections)
+        _run(app, listener, model.name)
 
 
 def _version_of(directory):

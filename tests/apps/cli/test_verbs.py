@@ -493,15 +493,17 @@ def test_the_last_words_of_a_converter_are_shown(monkeypatch, tmp_path, capfd):
     assert words.decode() in capfd.readouterr().err
 
 
-def test_serve_gets_its_address(monkeypatch, tmp_path):
+def test_serve_gets_its_address_and_file(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
     calls, a = [], flags.Path("a")
     monkeypatch.setattr(serving, "serve", lambda *given: calls.append(given))
     for words, expected in {
-        "serve a": (a, "127.0.0.1", 8501, None),
-        "serve a --host ::1 --port 0 --doubt-above 0.7": (a, "::1", 0, 0.7),
-    }.items():
+        "serve a": (a, "127.0.0.1", 8501, None, None),
+        "serve a --host ::1 --port 0 --doubt-above 0.7 --corrections b": (
+            a, "::1", 0, 0.7, flags.Path("b"),
+        ),
+    }.items():  # fmt: skip
         assert run(*words.split()) == 0
         assert calls.pop() == expected
 

@@ -184,6 +184,57 @@ def test_a_text_of_several_sentences_keeps_its_lines(url, toy, open_page):
     expect(page.locator("#attention")).to_be_hidden()
 
 
+def test_a_translation_is_corrected_and_kept(toy, open_page, tmp_path):
+    file = tmp_path / "corrections.tsv"
+    with toy_serving(toy, corrections=file) as url:
+        page = open_page(url)
+        note, editor = page.locator("#note"), page.get_by_label("Your correction")
+        correct = page.get_by_role("button", name="Correct")
+        expect(correct).to_be_hidden()
+        enter(page, "one dog\n\n  two")
+        # Keys alone: to the button, into the editor, to "Keep".
+        correct.focus()
+        page.keyboard.press("Enter")
+        expect(editor).to_be_focused()
+        expect(editor).to_have_value("ONE DOG\n\n  TWO")
+        expect(translation(page)).to_be_hidden()
+        check_width(page)
+        cases = {
+            "ONE DOG\n\n  TWO": "The translation was not changed.",
+            "ein Hund zwei": re.compile("as many lines as the text, 3, because"),
+            "ONE DOG\n\n ": re.compile("as many lines as the text, 3, because"),
+            " \n\n  TWO": "`pairs[0]` must be two texts: its target is empty.",
+        }
+        for text, message in cases.items():
+            editor.fill(text)
+            page.get_by_role("button", name="Keep").click()
+            expect(note).to_have_text(message)
+            expect(note).to_have_class("note warning")
+        assert file.read_text("utf-8") == ""
+        editor.fill("ONE DOG\n\n  zwei\tSätze")
+        page.keyboard.press("Tab")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Shift+Tab")
+        expect(page.get_by_role("button", name="Keep")).to_be_focused()
+        page.keyboard.press("Enter")
+        # The line that was edited is a pair; a reader is told, and sees what was kept.
+        expect(note).to_have_text("Kept.")
+        expect(note).to_have_attribute("role", "status")
+        expect(translation(page)).to_have_text("ONE DOG zwei Sätze")
+        expect(correct).to_be_focused()
+        assert file.read_text("utf-8") == "  two\t  zwei Sätze\n"
+        # Escape leaves it, and so does another text.
+        correct.click()
+        editor.fill("nothing")
+        page.keyboard.press("Escape")
+        expect(translation(page)).to_have_text("ONE DOG zwei Sätze")
+        correct.click()
+        enter(page, TEXT)
+        expect(editor).to_be_hidden()
+        assert file.read_text("utf-8").count("\n") == 1
+
+
 def test_errors_are_told_in_words(url, open_page):
     page = open_page(url)
     note = page.locator("#note")
@@ -316,6 +367,7 @@ def test_a_model_without_attention_or_languages_has_a_page(open_page, toy):
         expect(page).to_have_title("Translator")
         enter(page, TEXT)
         expect(page.locator("#note")).to_have_text(re.compile("^Translated"))
+        expect(page.get_by_role("button", name="Correct")).to_be_hidden()
         expect(page.locator("#attention")).to_be_hidden()
         expect(page.locator("#examples")).to_be_hidden()
     assert [name for name, _ in toy.asked] == ["serving_default", "nbest"]

@@ -23,6 +23,7 @@ from keras_transformer.apps.serving import page_routes, serve, server
 from keras_transformer.apps.serving.rest_app import make_app
 from keras_transformer.apps.serving.served_model import ServedModel
 from keras_transformer.formats import ExportedTranslator
+from keras_transformer.text import open_pairs
 from tests.apps.serving.tiny_models import serving, write_model
 
 URL = "/v1/models/tiny"
@@ -200,6 +201,102 @@ def test_the_page_is_told_what_there_is_to_ask(client, directory, tmp_path):
     app = make_app(ServedModel(path), "box")
     facts = TestClient(app, "http://localhost").get("/page.json").json()
     assert {name: facts[name] for name in told} == told
+
+
+PAIR = {"instances": [["a", "b"]]}
+NOT_KEPT = [
+    ({}, "either `instances`"), ([PAIR], "must be a JSON object"),
+    ({"instances": []}, "`instances` must be a list of rows"),
+    ({"instances": [["a"]]}, "`pairs` must have the shape [None, 2]"),
+    ({"instances": [["a", "b"], ["a", 1]]}, "`pairs[1][1]` must be of type string"),
+    ({"instances": [["a", "b"], ["a", " \n"]]}, "`pairs[1]` must be two texts: its "
+     "target is empty"),
+    ({"instances": [["\t", "b"]]}, "its source is empty"),
+    ({"instances": [["a\0", "b"]]}, "its source has a NUL character"),
+    (b'{"instances": [["a", "\\ud83d"]]}', "`pairs[0][1]` must be whole characters"),
+    ({"instances": [["a", {"b64": "/wA="}]]}, "`pairs[0][1]` must be UTF-8"),
+    ({"instances": [["a" * 10_000, "b" * 10_001]]}, "at most 20,000 bytes of text"),
+    (gzip.compress(b"{}", mtime=0), "must not be compressed"),
+]  # fmt: skip
+
+
+def correcting(model, file):
+    app = make_app(model, "box", corrections=file)
+    client = TestClient(app, "http://localhost", raise_server_exceptions=False)
+    client.headers["Content-Type"] = "application/json"
+    return client
+
+
+def test_corrections_are_appended_to_their_file_as_training_pairs(model, tmp_path):
+    file = tmp_path / "new" / "corrections.tsv"
+    client = correcting(model, file)
+    assert client.get("/page.json").json()["corrects"] is True
+    rows = [["Tom\tsaid:\nGo!", "Tom sagte:\r\nGeh! \u2028\U0001f600"], ["a", " b"]]
+    answer = client.post("/corrections", json={"instances": rows})
+    assert (answer.status_code, answer.json()) == (200, {"kept": 2})
+    lines = ["Tom said: Go!\tTom sagte: Geh!  \U0001f600", "a\t b"]
+    assert file.read_bytes().decode() == "".join(f"{line}\n" for line in lines)
+    # A server that starts again ends the line that a crash has cut, and goes on.
+    file.write_bytes(file.read_bytes()[:-1])
+    client = correcting(model, file)
+    for body, message in NOT_KEPT:
+        content = {"content" if isinstance(body, bytes) else "json": body}
+        answer = client.post("/corrections", **content)
+        assert (answer.status_code, message in answer.json()["error"]) == (400, True)
+    assert client.post("/corrections", json=PAIR).json() == {"kept": 1}
+    assert file.read_text("utf-8").split("\n") == [*lines, "a\tb", ""]
+    assert [pair[1:] for pair in open_pairs(file).pairs()][-1] == ("a", "b")
+    assert [path.name for path in file.parent.iterdir()] == ["corrections.tsv"]
+
+
+def test_only_the_page_of_a_server_with_a_file_can_correct(
+    model, client, tmp_path, monkeypatch
+):
+    assert client.get("/page.json").json()["corrects"] is False
+    assert client.post("/corrections", json=PAIR).status_code == 404
+    file = tmp_path / "corrections.tsv"
+    client = correcting(model, file)
+    assert client.get("/corrections").status_code == 404
+    # A form of another site: a browser asks this server first for other types.
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        answer = client.post("/corrections", json=PAIR, headers={"Content-Type": kind})
+        assert answer.status_code == 415 and "json. Received" in answer.text
+    evil = client.post("/corrections", json=PAIR, headers={"Host": "evil.example"})
+    assert evil.status_code == 400
+    with pytest.raises(IsADirectoryError):
+        correcting(model, tmp_path)
+    assert client.post("/corrections", json=PAIR).status_code == 200
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        answer = client.post("/corrections", json={"instances": [["c", "d"]]})
+    assert answer.status_code == 507
+    assert "Nothing was kept: [Errno 28] No space" in answer.json()["error"]
+    assert file.read_text("utf-8") == "a\tb\n"
+
+
+def test_twenty_readers_at_once_leave_whole_lines(model, tmp_path):
+    file = tmp_path / "corrections.tsv"
+    with (
+        serving(make_app(model, LOCAL, corrections=file)) as url,
+        serving(make_app(model, LOCAL, corrections=file)) as other,
+        concurrent.futures.ThreadPoolExecutor(20) as threads,
+    ):
+
+        def post(number):
+            row = [f"{number} " + "x" * 999, "y" * 5000]
+            server = other if number % 2 else url
+            body = {"instances": [row, row]}
+            return httpx.post(f"{server}/corrections", json=body, timeout=60).json()
+
+        assert [*threads.map(post, range(60))] == [{"kept": 2}] * 60
+    lines = file.read_text("utf-8").splitlines()
+    assert lines[::2] == lines[1::2]  # The two of a request stand together.
+    assert {int(line.split()[0]) for line in lines} == {*range(60)}
+    assert {len(line) for line in lines} == {6002, 6003} and len(lines) == 120
 
 
 ONE = {"instances": ["a"]}
@@ -412,16 +509,16 @@ def test_only_names_of_this_machine_are_answered(model, own_name, good, bad):
 PROGRAM = """
 import sys
 from keras_transformer.apps.serving import serve
-serve(sys.argv[1], port=0)
+serve(sys.argv[1], port=0, corrections=sys.argv[2])
 print("returned")
 """
 
 
 @contextlib.contextmanager
-def process(directory):
+def process(directory, corrections):
     """Gives a server's process and its URL."""
     started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(directory)],
+        [sys.executable, "-c", PROGRAM, str(directory), str(corrections)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -445,9 +542,12 @@ def process(directory):
         pytest.param(signal.SIGTERM, -signal.SIGTERM, "", marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, end):
+def test_a_signal_ends_it_when_what_runs_is_answered(
+    directory, tmp_path, number, status, end
+):
+    file = tmp_path / "corrections.tsv"
     with (
-        process(directory) as (started, url),
+        process(directory, file) as (started, url),
         concurrent.futures.ThreadPoolExecutor(1) as threads,
     ):
         versions = httpx.get(url).json()["model_version_status"]
@@ -455,7 +555,10 @@ def test_a_signal_ends_it_when_what_runs_is_answered(directory, number, status, 
         body = {"instances": [400_000], "signature_name": "spin"}
         answer = threads.submit(httpx.post, url + ":predict", json=body, timeout=60)
         time.sleep(0.3)
-        assert not answer.done()
+        # While it translates it keeps a correction.
+        to = url.replace(URL, "/corrections")
+        assert httpx.post(to, json=PAIR).json() == {"kept": 1}
+        assert not answer.done() and file.read_bytes() == b"a\tb\n"
         started.send_signal(number)
         assert answer.result().json() == {"predictions": [400_000]}
         output, _ = started.communicate(timeout=60)

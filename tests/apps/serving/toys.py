@@ -116,6 +116,6 @@ def _pieces(text):
     return [*pieces, "</s>"]
 
 
-def toy_serving(toy, port=0):
+def toy_serving(toy, port=0, corrections=None):
     """Serves a toy and its page in a thread; gives its address. A context manager."""
-    return serving(make_app(toy, "127.0.0.1"), port)
+    return serving(make_app(toy, "127.0.0.1", corrections=corrections), port)

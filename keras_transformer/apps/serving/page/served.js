@@ -3,8 +3,8 @@
 import { AttentionMap } from "./attention.js";
 import { copy, debounced, element, nameOf, offer, replaceIfChanged, said, scored, showLanguages, tell } from "./page.js";
 
-const [source, target, note, way, count, prefix, temperature] = [
-  "source", "target", "note", "way", "count", "prefix", "temperature",
+const [source, target, correction, note, way, count, prefix, temperature] = [
+  "source", "target", "correction", "note", "way", "count", "prefix", "temperature",
 ].map(element);
 const paragraph = target.firstElementChild;
 const map = new AttentionMap(element("map"));
@@ -30,7 +30,16 @@ element("clear").addEventListener("click", () => {
   source.focus();
   translate();
 });
-element("copy").addEventListener("click", ({ target: button }) => copy(found[chosen].text, button));
+element("copy").addEventListener("click", ({ target: button }) => copy(paragraph.textContent, button));
+element("correct").addEventListener("click", () => {
+  correction.value = paragraph.textContent;
+  tell(note, "");
+  showEditor(true);
+  correction.focus();
+});
+element("keep").addEventListener("click", keep);
+element("cancel").addEventListener("click", closeEditor);
+correction.addEventListener("keydown", ({ key }) => key === "Escape" && closeEditor());
 element("by").addEventListener("change", ({ target: { value } }) => map.showBy(value));
 element("again").addEventListener("click", start);
 showControls();
@@ -46,7 +55,7 @@ async function start() {
     showLanguages(model.languages, { title, sourceName, source });
     const [from, to] = model.languages;
     element("target-name").textContent = nameOf(to);
-    target.lang = prefix.lang = to;
+    target.lang = correction.lang = prefix.lang = to;
     map.languages = { source: from, target: to };
   }
   offer(model.examples, source.lang, (text) => {
@@ -84,6 +93,8 @@ function readQuestion() {
 /** Asks the newest question; while one is answered, only the last of those that come is kept. */
 async function translate() {
   question = readQuestion();
+  showEditor(false);
+  element("correct").hidden = true;
   if (typeof question === "string") {
     show([], question, question !== "");
   } else {
@@ -149,6 +160,7 @@ function show(translations, text, isWarning) {
   tell(note, text);
   note.classList.toggle("warning", isWarning);
   element("copy").hidden = !navigator.clipboard || found.length === 0;
+  element("correct").hidden = !model?.corrects || found.length === 0;
   element("others").hidden = found.length < 2;
   choose(0);
 }
@@ -177,13 +189,47 @@ function choose(place) {
   });
 }
 
+function showEditor(isOpen) {
+  element("editor").hidden = !isOpen;
+  element("shown").hidden = isOpen;
+}
+
+function closeEditor() {
+  showEditor(false);
+  element("correct").focus();
+}
+
+/** Keeps the lines that were edited, each as the translation of that line of the text. */
+async function keep() {
+  const asked = question;
+  const sides = [asked.rows[0].text, paragraph.textContent, correction.value];
+  const [texts, before, after] = sides.map((side) => side.trimEnd().split("\n"));
+  const pairs = texts.map((text, place) => [text, after[place]]).filter((_, place) => after[place] !== before[place]);
+  let error;
+  if (after.length !== texts.length) {
+    error = `The correction must have as many lines as the text, ${texts.length}, because each line is kept by itself.`;
+  } else if (pairs.length === 0) {
+    error = "The translation was not changed.";
+  } else {
+    ({ error } = await post("corrections", { instances: pairs }));
+  }
+  if (asked !== question) return;
+  tell(note, error ?? "Kept.");
+  note.classList.toggle("warning", error !== undefined);
+  if (error !== undefined) return;
+  tell(paragraph, correction.value);
+  closeEditor();
+}
+
 /** Returns what a signature answers: its `predictions`, or an `error`. */
 function ask(signature, rows) {
-  return answerOf(`v1/models/${encodeURIComponent(model.name)}:predict`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ signature_name: signature, instances: rows }),
-  });
+  const path = `v1/models/${encodeURIComponent(model.name)}:predict`;
+  return post(path, { signature_name: signature, instances: rows });
+}
+
+function post(path, document) {
+  const headers = { "Content-Type": "application/json" };
+  return answerOf(path, { method: "POST", headers, body: JSON.stringify(document) });
 }
 
 /** Returns what the server answers, or `error`; that it does not is shown. */
