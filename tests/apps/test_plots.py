@@ -173,8 +173,8 @@ def test_what_is_not_there_is_refused():
         plots.sentence_attention(translator, TEXT, kind="self")
 
 
-def plot(*words):
-    return cli.main(["plot", *map(str, words)])
+def plot(kind, *words):
+    return cli.main([f"plot-{kind}", *map(str, words)])
 
 
 def test_verb_draws_attention_of_a_run(run_directory, tmp_path, capsys):
