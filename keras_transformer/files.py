@@ -64,23 +64,6 @@ def _temporary(path):
     return path.with_name(f".partial-{uuid.uuid4().hex[:8]}-{path.name}")
 
 
-@contextlib.contextmanager
-def locking(path: str | Path) -> Iterator[None]:
-    """Lets one process at a time read, change and write a file; the others wait."""
-    path = Path(path)
-    lock = path.with_name(f".{path.name}.lock")
-    with contextlib.ExitStack() as stack:
-        is_locked = False
-        while not is_locked:  # The one before may have removed what was opened.
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
-            stack.callback(os.close, descriptor)
-            is_locked = take_lock(descriptor, lock, wait=True)
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
 def flush(path: str | Path):
     """Flushes a file, or the names in a directory, to the disk, against power cuts."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -203,16 +186,15 @@ def digest(path: str | Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def take_lock(descriptor: int, path: str | Path, wait: bool = False) -> bool:
+def take_lock(descriptor: int, path: str | Path) -> bool:
     """Locks an open file or directory until it is closed, or its process ends.
 
-    Returns False if another process has moved it or, without `wait`, has locked it.
+    Returns False if another process has locked or moved it.
     """
     import fcntl  # not on Windows
 
-    kind = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
     try:
-        fcntl.flock(descriptor, kind)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         return False

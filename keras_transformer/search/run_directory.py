@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_transformer.config import DecodingConfig
-from keras_transformer.files import digest, locking, read_json, write_json
+from keras_transformer.files import digest, read_json, write_json
 
 SUMMARY = "summary.json"
 DATA = "data.json"
@@ -95,15 +95,14 @@ def record_scores(
         "search": search.to_dict(),
         "scores": scores,
     }
-    with locking(directory / SCORES):
-        # Replaces scores of the same lines and search, and all of other weights.
-        others = [
-            other
-            for other in recorded_scores(directory)
-            if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
-            or other["model"] != entry["model"]
-        ]
-        write_json(directory / SCORES, [*others, entry])
+    # Replaces scores of the same lines and search, and all of other weights.
+    others = [
+        other
+        for other in recorded_scores(directory)
+        if (other["fingerprint"], other["search"]) != (fingerprint, entry["search"])
+        or other["model"] != entry["model"]
+    ]
+    write_json(directory / SCORES, [*others, entry])
 
 
 def recorded_scores(directory: str | Path) -> list[dict[str, Any]]:

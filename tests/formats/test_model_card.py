@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -166,21 +165,6 @@ def other_weights(run):
     other = Translator.load(run)
     other.model.weights[0].assign_add(other.model.weights[0])
     other.save(run)
-
-
-def test_who_records_at_once_waits_for_the_other(run, live):
-    def record(number):
-        for test in range(20):
-            lines = f"{number}-{test}"
-            record_scores(run, "a test", lines, live.config, {"bleu": 1.0})
-
-    threads = [threading.Thread(target=record, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({entry["fingerprint"] for entry in recorded_scores(run)}) == 80
-    assert not [path for path in run.iterdir() if path.name.startswith(".")]
 
 
 def test_scores_belong_to_the_weights_that_were_loaded(run, monkeypatch, capsys):

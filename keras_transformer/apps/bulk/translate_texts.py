@@ -79,8 +79,7 @@ class BulkSummary:
             )
         if self.doubts:
             lines = ", ".join(map(str, self.doubtful[:_SHOWN]))
-            more = ", ..." if len(self.doubtful) > _SHOWN else ""
-            text += f"; {in_doubt(self.doubts)} (lines {lines}{more})"
+            text += f"; {in_doubt(self.doubts)} (the first lines: {lines})"
         return text
 
 
@@ -270,11 +269,9 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     ]
     if not files:
         raise FileNotFoundError(f"{directory} holds no model.")
-    whole = hashlib.sha256(options.encode("utf-8"))
-    for path in files:
-        name = os.fsencode(path.relative_to(directory))
-        whole.update(b"\n" + name + b"\n" + digest(path).encode())
-    return whole.hexdigest()
+    lines = [f"{path.relative_to(directory)} {digest(path)}" for path in files]
+    whole = "\n".join([*lines, options])
+    return hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _translated(translate, texts):
