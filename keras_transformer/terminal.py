@@ -85,10 +85,7 @@ def print_result(result: str | Path):
     if stream.isatty() or not hasattr(stream, "buffer"):
         print(printable(str(result), stream.encoding), flush=True)  # noqa: T201
         return
-    if isinstance(result, Path):
-        content = os.fsencode(result)
-    else:
-        content = result.encode("utf-8", "surrogateescape")
+    content = str(result).encode("utf-8", "surrogateescape")
     stream.flush()
     stream.buffer.write(content + b"\n")
     stream.buffer.flush()

@@ -392,7 +392,7 @@ WITHOUT_KERAS = """
 import os, sys, keras_transformer
 from keras_transformer import TransformerConfig
 from keras_transformer.apps import cli, serving
-for words in (["--help"], ["train", "--help"], ["plot"], ["paint"]):
+for words in (["--help"], ["train", "--help"], ["paint"]):
     try:
         cli.main(words)
     except SystemExit:

@@ -730,7 +730,6 @@ def folder(tmp_path_factory):
         "stopped/config.json": b"{}",
         "begun/data.json": b'{"command": "keras-transformer train --run a"}',
         "halved/data.json": b"{",
-        "taken.partial": b"mine",
     }
     for name, content in contents.items():
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -810,7 +809,6 @@ COMMANDS = {
     "translate {r} --n-best 3 dog": "`n_best` must be from 1 to 2, the beam",
     "translate {s} --input {f}/latin1.tsv --output {o}/out": "not valid UTF-8",
     "translate {s} --input {f}/good.tsv --output {f}/good.tsv": "another file",
-    "translate {s} --input {f}/good.tsv --output {f}/taken": "taken.partial cannot",
     "evaluate {s} --test {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "distill {r} --train {f}/good.tsv --output {f}/good.tsv": "another file than the",
     "clean {f}/good.tsv --output {f}/good.tsv": "another file than the",

@@ -16,7 +16,6 @@ from rich.console import Console
 from keras_transformer import quiet
 from keras_transformer.apps import cli
 from keras_transformer.apps.cli import use_verbs as verbs
-from keras_transformer.apps.cli.flags import sentence
 from keras_transformer.terminal import (
     plain_console,
     print_message,
@@ -113,18 +112,12 @@ def test_errors_and_usage_print_no_escape_sequence(capsys):
     assert cli.main(["translate", RED, "a"]) == 1
     words = "error: \\x1b[31mred must be a training run, a "
     assert words in capsys.readouterr().err
-    for words, line in (
-        (["serve", "a", RED], "unrecognized arguments: \\x1b[31mred\n"),
-        (["translate", "any", "B\udce4r"], ""),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            cli.main(words)
-        assert line in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["serve", "a", RED])
+    assert "unrecognized arguments: \\x1b[31mred\n" in capsys.readouterr().err
 
 
-def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
-    tmp_path, monkeypatch, capsys
-):
+def test_scores_are_lines(tmp_path, monkeypatch, capsys):
     path = tmp_path / "test.tsv"
     path.write_text("a\tb\n", "utf-8")
     scores = Scores(30.5, "nrefs:1", 50.25, "nrefs:1", 2, 0.5, 31.0, "case:lc")
@@ -135,8 +128,6 @@ def test_scores_are_lines_and_a_sentence_is_text_in_every_locale(
     )
     assert cli.main(["evaluate", "any", "--test", str(path)]) == 0
     assert capsys.readouterr().out == f"{scores}\n"
-    assert sentence("Bär 人") == "Bär 人"
-    assert sentence("B\udcc3\udca4r") == "Bär"  # What Python makes of it in ASCII.
 
 
 CLOSED = """
@@ -165,7 +156,7 @@ def test_every_verb_does_without_standard_streams(saved_model, run_directory, tm
         (*translate, "--input", tmp_path / "in.txt", "--output", output): 0,
         ("average", tmp_path, "--output", tmp_path / "mean"): 1,
         ("export", tmp_path, "--output", tmp_path / "saved"): 1,
-        ("plot", "training", run_directory, "--output", tmp_path / "a.svg"): 0,
+        ("plot-training", run_directory, "--output", tmp_path / "a.svg"): 0,
         ("serve", tmp_path): 1,
         ("--help",): 0,
         ("paint",): 2,

@@ -107,16 +107,9 @@ def test_an_interrupted_call_resumes_with_the_same_teacher_only(tmp_path):
     assert path.read_bytes() == (tmp_path / "whole.tsv.gz").read_bytes()
 
 
-def test_files_of_something_else_are_left_alone(tmp_path):
+def test_the_pairs_themselves_are_no_output(tmp_path):
     path = tmp_path / "pairs.tsv"
-    for content in ('{"mine": 1}', "[1]", "mine"):
-        Path(f"{path}.json").write_text(content)
-        with pytest.raises(ValueError, match=f"{path}.json is in the way"):
-            distill(Teacher(), PAIRS, path)
-        assert Path(f"{path}.json").read_text() == content
-    Path(f"{path}.json").unlink()
-    for _ in range(2):  # Its own it writes anew.
-        distill(Teacher(), PAIRS, path)
+    distill(Teacher(), PAIRS, path)
     given = path.read_bytes()
     with pytest.raises(ValueError, match=f"another file than the input {path}"):
         distill(Teacher(), path, path)

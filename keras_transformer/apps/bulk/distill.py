@@ -13,7 +13,7 @@ from keras_transformer.apps.bulk.translate_texts import (
     translate_texts,
 )
 from keras_transformer.config.options import check_number
-from keras_transformer.files import check_another_file, read_json, write_json
+from keras_transformer.files import check_another_file, write_json
 from keras_transformer.text.lines import one_line, read_lines
 from keras_transformer.text.pairs import open_pairs
 from keras_transformer.text.parallel_text import BadLines
@@ -64,7 +64,7 @@ def distill(
         OSError: If a file cannot be read or written.
         ValueError: If `best_of` is out of range, there are too many bad lines, or an
             unfinished output is of other pairs or another `fingerprint`. If `output`
-            is one of the files of `pairs`, or another file has the name that it needs.
+            is one of the files of `pairs`.
 
     Example:
         >>> teacher = Translator.ensemble(["runs/a", "runs/b"])
@@ -76,8 +76,6 @@ def distill(
     pairs = open_pairs(pairs)
     bad_lines = BadLines(bad_line_share)
     check_another_file(output, pairs.files)
-    facts_path = Path(f"{output}.json")
-    _check_facts(facts_path)
     total = pairs.count()
     texts = ("\t".join(map(_cell, pair[1:])) for pair in pairs.pairs(bad_lines))
 
@@ -109,21 +107,8 @@ def distill(
         "truncated": summary.truncated,
         "bad_lines": bad_lines.count,
     }
-    write_json(facts_path, made_of | dict(facts or {}))
+    write_json(f"{output}.json", made_of | dict(facts or {}))
     return summary
-
-
-def _check_facts(path):
-    """Raises `ValueError` if a file of something else has the name of the facts."""
-    try:
-        is_free = not path.exists() or {"teacher", "pairs_of"} <= read_json(path).keys()
-    except ValueError:
-        is_free = False
-    if not is_free:
-        raise ValueError(
-            f"{path} is in the way: `distill` writes what it did there, and has not "
-            "written this file. Move it, or choose another output."
-        )
 
 
 def _cell(text):

@@ -7,14 +7,12 @@ import contextlib
 import gzip
 import hashlib
 import itertools
-import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -25,6 +23,7 @@ from keras_transformer.files import (
     digest,
     flush,
     naming,
+    read_json,
     take_lock,
     write_json,
 )
@@ -80,8 +79,7 @@ class BulkSummary:
             )
         if self.doubts:
             lines = ", ".join(map(str, self.doubtful[:_SHOWN]))
-            more = ", ..." if len(self.doubtful) > _SHOWN else ""
-            text += f"; {in_doubt(self.doubts)} (lines {lines}{more})"
+            text += f"; {in_doubt(self.doubts)} (the first lines: {lines})"
         return text
 
 
@@ -119,8 +117,7 @@ def translate_file(
         BlockingIOError: If another process is writing `output`.
         OSError: If a file cannot be read or written.
         ValueError: If `window` is less than 1, a line is not UTF-8 or has 256 KiB, an
-            unfinished output has other lines or another `fingerprint`, or
-            OUTPUT.partial is a file of something else.
+            unfinished output has other lines or another `fingerprint`.
 
     Example:
         >>> translator = load("saved_models/en-de/1")
@@ -272,11 +269,9 @@ def model_fingerprint(directory: str | Path, options: str = "") -> str:
     ]
     if not files:
         raise FileNotFoundError(f"{directory} holds no model.")
-    whole = hashlib.sha256(options.encode("utf-8"))
-    for path in files:
-        name = os.fsencode(path.relative_to(directory))
-        whole.update(b"\n" + name + b"\n" + digest(path).encode())
-    return whole.hexdigest()
+    lines = [f"{path.relative_to(directory)} {digest(path)}" for path in files]
+    whole = "\n".join([*lines, options])
+    return hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _translated(translate, texts):
@@ -290,14 +285,11 @@ def _translated(translate, texts):
     return translations
 
 
-def _text_of(found):
-    return found if isinstance(found, str) else found.text
-
-
 _NOTHING = hashlib.sha256().hexdigest()
 
 
-class _Done(NamedTuple):
+@dataclass
+class _Done:
     """The content of the sidecar of an unfinished output."""
 
     lines: int = 0  # of the source
@@ -306,15 +298,14 @@ class _Done(NamedTuple):
     fingerprint: str = ""  # of the model and its options
     truncated: int = 0  # lines that were cut
     first_truncated: int | None = None  # the first of them, counted from 1
-    doubts: dict[str, int] = {}  # how many lines have each
-    doubtful: list[int] = []  # the first lines that have one, counted from 1
+    doubts: dict[str, int] = field(default_factory=dict)  # how many lines have each
+    doubtful: list[int] = field(default_factory=list)  # the first lines that have one
 
 
 class _PartialOutput(contextlib.AbstractContextManager):
     """OUTPUT.partial and its sidecar, which counts its bytes.
 
-    Bytes are on the disk before they are counted; others remain from a crash. The
-    sidecar is there before the first byte: a file without one is somebody else's.
+    Bytes are on the disk before they are counted; others remain from a crash.
     """
 
     def __init__(self, output, fingerprint):
@@ -328,7 +319,6 @@ class _PartialOutput(contextlib.AbstractContextManager):
         self._path = output.with_name(f"{output.name}.partial")
         self._sidecar = output.with_name(f"{output.name}.partial.json")
         self._read = hashlib.sha256()
-        self.done = _Done()
         output.parent.mkdir(parents=True, exist_ok=True)
         self._stream = self._path.open("a+b")
 
@@ -344,28 +334,18 @@ class _PartialOutput(contextlib.AbstractContextManager):
                 f"Another process is writing {self._output}: wait until it ends, or "
                 "choose another output."
             )
-        size = self._stream.seek(0, os.SEEK_END)
+        done = _Done(fingerprint=self._fingerprint)
         # A new file: an existing sidecar belongs to a removed one.
-        done = self._counted() if size else _Done()
-        if done is None or done.bytes > size:
-            raise self._refused(f"{self._sidecar} is missing or does not fit it")
-        if done.lines and done.fingerprint != self._fingerprint:
+        if self._stream.seek(0, os.SEEK_END) and self._sidecar.exists():
+            done = _Done(**read_json(self._sidecar))
+        if done.fingerprint != self._fingerprint:
             raise self._refused("it was made with another model or other options")
-        self.done = done._replace(fingerprint=self._fingerprint)
-        if not done.lines:
-            write_json(self._sidecar, self.done._asdict())
-        self._stream.truncate(done.bytes)
-        self._count(itertools.islice(texts, self.done.lines))
-        if self.done.source != self._read.hexdigest():
+        self._count(itertools.islice(texts, done.lines))
+        if done.source != self._read.hexdigest():
             raise self._refused("the first lines of the input have changed since")
-
-    def _counted(self):
-        """Returns what the sidecar says, or `None` if it is missing or damaged."""
-        try:
-            values = json.loads(self._sidecar.read_bytes())
-            return _Done(**{name: values[name] for name in _Done._fields})
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None
+        self._stream.truncate(done.bytes)
+        self.done = done
+        write_json(self._sidecar, vars(done))
 
     def _count(self, texts):
         for text in texts:
@@ -380,20 +360,21 @@ class _PartialOutput(contextlib.AbstractContextManager):
     def append(self, texts, translations):
         """Adds a window; a later crash cannot lose it."""
         self._count(texts)
-        kept = [_text_of(found) for found in translations if found is not None]
-        content = "".join(one_line(text) + "\n" for text in kept)
-        content = content.encode("utf-8")
-        cut = [
-            self.done.lines + number
-            for number, found in enumerate(translations, start=1)
-            if getattr(found, "truncated", False)
-        ]
-        doubts = Counter(self.done.doubts)
-        doubtful = [*self.done.doubtful]
-        for number, found in enumerate(translations, start=self.done.lines + 1):
-            if names := getattr(found, "doubts", ()):
-                doubts.update(names)
-                doubtful.append(number)
+        done = self.done
+        kept = []
+        for found in translations:
+            done.lines += 1
+            if found is not None:
+                kept.append(one_line(getattr(found, "text", found)) + "\n")
+            if getattr(found, "truncated", False):
+                done.truncated += 1
+                done.first_truncated = done.first_truncated or done.lines
+            doubts = getattr(found, "doubts", ())
+            for doubt in doubts:
+                done.doubts[doubt] = done.doubts.get(doubt, 0) + 1
+            if doubts and len(done.doubtful) < _NAMED:
+                done.doubtful.append(done.lines)
+        content = "".join(kept).encode("utf-8")
         if self._output.suffix == ".gz":
             # A gzip member for each window, without a time: resuming changes no byte.
             content = gzip.compress(content, mtime=0)
@@ -401,17 +382,9 @@ class _PartialOutput(contextlib.AbstractContextManager):
             self._stream.write(content)
             self._stream.flush()
             os.fsync(self._stream.fileno())
-        self.done = _Done(
-            lines=self.done.lines + len(texts),
-            bytes=self.done.bytes + len(content),
-            source=self._read.hexdigest(),
-            fingerprint=self._fingerprint,
-            truncated=self.done.truncated + len(cut),
-            first_truncated=self.done.first_truncated or min(cut, default=None),
-            doubts=dict(doubts),
-            doubtful=doubtful[:_NAMED],
-        )
-        write_json(self._sidecar, self.done._asdict())
+        done.bytes += len(content)
+        done.source = self._read.hexdigest()
+        write_json(self._sidecar, vars(done))
 
     def finish(self):
         """Gives the file its name and removes the sidecar."""

@@ -22,7 +22,6 @@ from keras_transformer.apps.cli.flags import (
     add_verbs,
     check_files,
     check_standard_output,
-    sentence,
 )
 from keras_transformer.files import strict_json
 from keras_transformer.terminal import (
@@ -43,8 +42,8 @@ _CALLS = {
     "distill": use_verbs.distill,
     "export": export_verbs.export,
     "serve": export_verbs.serve,
-    "plot attention": export_verbs.plot_attention,
-    "plot training": export_verbs.plot_training,
+    "plot-attention": export_verbs.plot_attention,
+    "plot-training": export_verbs.plot_training,
 }
 
 
@@ -131,10 +130,7 @@ def _parsed(words):
     options.command = shlex.join(["keras-transformer", *words])
     if hasattr(options, "texts") and not any(word[:1] == "-" for word in unknown):
         # argparse takes no sentence that comes after a flag.
-        try:
-            options.texts += map(sentence, unknown)
-        except argparse.ArgumentTypeError as error:
-            options.parser.error(f"argument TEXT: {error}")
+        options.texts += unknown
     elif unknown:
         flags = options.parser.flags()
         near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=2)

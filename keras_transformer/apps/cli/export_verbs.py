@@ -9,11 +9,7 @@ import shlex
 from keras_transformer.apps.cli.flags import given, load_module
 from keras_transformer.apps.cli.use_verbs import load_runs
 from keras_transformer.config.options import check_number
-from keras_transformer.files import (
-    check_absent,
-    check_file_to_write,
-    replacing,
-)
+from keras_transformer.files import check_absent, replacing
 from keras_transformer.formats.versions import check_no_pattern
 from keras_transformer.search.run_directory import (
     TRAINING_IDS,
@@ -128,16 +124,6 @@ def serve(options):
 
 def plot_attention(options):
     """Draws what the layers of a run attend to in a sentence."""
-    return _written(options, _attention)
-
-
-def plot_training(options):
-    """Draws loss and scores of a run over its epochs."""
-    training_curves = load_module("apps.plots").training_curves
-    return _written(options, lambda _: training_curves(options.model, options.metrics))
-
-
-def _attention(options):
     plots = load_module("apps.plots")
     translator = load_runs([options.model], options)
     weights, queries, keys = plots.sentence_attention(
@@ -147,16 +133,22 @@ def _attention(options):
     last = len(weights) - 1
     check_number("layer", layer, int, minimum=-len(weights), maximum=last)
     title = f"{options.of} attention, layer {layer % len(weights)}"
-    return plots.attention(weights[layer], queries, keys, title=title)
+    figure = plots.attention(weights[layer], queries, keys, title=title)
+    return _written(figure, options.output)
 
 
-def _written(options, draw):
-    """Draws a picture and writes it, whole or not at all; returns its path."""
-    check_file_to_write(options.output)
-    ending = options.output.suffix.lstrip(".").lower()
-    figure = draw(options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(options.output) as temporary:
+def plot_training(options):
+    """Draws loss and scores of a run over its epochs."""
+    training_curves = load_module("apps.plots").training_curves
+    figure = training_curves(options.model, options.metrics)
+    return _written(figure, options.output)
+
+
+def _written(figure, path):
+    """Writes a picture, whole or not at all; returns its path."""
+    ending = path.suffix.lstrip(".").lower()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
         figure.savefig(temporary, format=ending, dpi=_DOTS_PER_INCH)
-    print_result(options.output)
-    return {"path": options.output}
+    print_result(path)
+    return {"path": path}

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         lines = "".join(f"\n  keras-transformer {line}" for line in examples)
         super().__init__(
             description=textwrap.fill(description, 78),
-            epilog=f"{'example' if len(examples) == 1 else 'examples'}:{lines}",
+            epilog=f"examples:{lines}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             add_help=False,
@@ -83,24 +83,18 @@ def add_verbs(parser, calls):
     """
     parsers = {}
     tables = tomllib.loads(_VERBS.read_text(encoding="utf-8"))
-    places = {"": parser.add_subparsers(required=True, metavar="VERB", dest="verb")}
+    subparsers = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     for name, verb in tables["verbs"].items():
-        above, _, word = name.rpartition(" ")
         groups = [tables["groups"][group] for group in verb.get("groups", ())]
-        own = places[above].add_parser(
-            word,
-            prog=f"keras-transformer {name}",
+        own = subparsers.add_parser(
+            name,
             help=verb["help"],
             description=f"{verb['help']} {verb.get('more', '')}",
             examples=[f"{name} {rest}".rstrip() for rest in verb["examples"]],
             usage=f"%(prog)s {verb['needs']}[OPTION ...]",
         )
-        own.set_defaults(parser=own, call=calls.get(name))
+        own.set_defaults(parser=own, call=calls[name])
         parsers[name] = own
-        if name not in calls:
-            places[name] = own.add_subparsers(required=True, metavar="KIND")
-            own.add_general_flags()
-            continue
         place = own.add_argument_group(verb["title"]) if "title" in verb else own
         for flag, details in verb["flags"].items():
             if isinstance(details, str):
@@ -196,26 +190,6 @@ def given(options):
     return {n.removeprefix(_OPTION): v for n, v in named if n.startswith(_OPTION)}
 
 
-def sentence(word: str) -> str:
-    """Reads text as UTF-8 in every locale, even where Python could not."""
-    stored = os.fsencode(word)
-    try:
-        return stored.decode("utf-8")
-    except UnicodeDecodeError as error:
-        shown = stored.decode("utf-8", "backslashreplace")
-        raise argparse.ArgumentTypeError(f"{shown}: not valid UTF-8") from error
-
-
-def directory(word: str) -> Path:
-    """Reads a path that Keras and TensorFlow can open too, or says why they cannot."""
-    text = sentence(word)
-    if text != word:
-        raise argparse.ArgumentTypeError(
-            f"{text}: this locale lacks such characters: set PYTHONUTF8=1"
-        )
-    return Path(word)
-
-
 def _at_least(minimum):
     return _reader(int, {"choices": None, "bounds": {"minimum": minimum}})
 
@@ -225,9 +199,7 @@ _TYPES = {
     "int": int,
     "positive": _at_least(1),
     "share": _reader(float, {"choices": None, "bounds": {"minimum": 0, "maximum": 1}}),
-    "sentence": sentence,
     "path": Path,
-    "directory": directory,
 }
 
 

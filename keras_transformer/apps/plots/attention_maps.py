@@ -11,15 +11,11 @@ from matplotlib.figure import Figure
 
 from keras_transformer.apps.plots.curves import panels
 from keras_transformer.config.options import check_choice
-from keras_transformer.models.transformer import Transformer
 from keras_transformer.nn.layers.attention import recorded_attention
 from keras_transformer.types import TensorLike
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from keras_transformer.search.translator import Translator
-
-# Of what is invisible.
-_SIGNS = str.maketrans({" ": "␣", "\n": "↵", "\t": "⇥"})
 
 
 def attention(
@@ -50,11 +46,8 @@ def attention(
         >>> figure.savefig("attention.png")
     """
     array = np.asarray(ops.convert_to_numpy(weights))
-    if array.ndim not in (2, 3) or not array.size:
-        raise ValueError(
-            "`weights` must have 2 or 3 axes and not be empty. Received: shape "
-            f"{array.shape}"
-        )
+    if array.ndim not in (2, 3):
+        raise ValueError(f"`weights` must have 2 or 3 axes. Received: {array.shape}")
     heads = array.reshape(-1, *array.shape[-2:]).astype("float64")
     # Inches: 0.25 for a token, and space for labels and the colour bar.
     height, width = np.clip(np.multiply(heads.shape[1:], 0.25) + 1.3, 3, 24)
@@ -65,8 +58,8 @@ def attention(
         )
         ax.xaxis.tick_top()
         ax.tick_params(length=0, labelsize="small")
-        _write_tokens(ax.yaxis, "queries", queries, heads.shape[1])
-        _write_tokens(ax.xaxis, "keys", keys, heads.shape[2])
+        _write_tokens(ax.yaxis, queries, heads.shape[1], rotation=0)
+        _write_tokens(ax.xaxis, keys, heads.shape[2], rotation=90)
         if array.ndim == 3:
             ax.set_title(f"head {head}", fontsize="medium")
     figure.colorbar(image, ax=axes, shrink=0.7, pad=0.02)
@@ -75,22 +68,14 @@ def attention(
     return figure
 
 
-def _write_tokens(axis, name, tokens, count):
+def _write_tokens(axis, tokens, count, rotation):
     """Writes a token, or its position, at each row or column of a grid."""
     if tokens is None:
-        axis.set_ticks(range(0, count, max(1, count // 10)))
+        axis.get_major_locator().set_params(integer=True)
         return
-    if len(tokens) != count:
-        raise ValueError(
-            f"`{name}` must be as many as in `weights`. "
-            f"Received: {len(tokens)} tokens, {count} in the array"
-        )
     # Without SentencePiece's mark of a word's start.
-    texts = [str(token).replace("▁", " ").strip(" ") or " " for token in tokens]
-    labels = [text.translate(_SIGNS) for text in texts]
-    is_upright = name == "queries" or max(map(len, labels)) < 3
+    labels = [token.lstrip("▁") or "␣" for token in tokens]
     # A dollar sign is a token, not the start of a formula.
-    rotation = 0 if is_upright else 90
     axis.set_ticks(range(count), labels, rotation=rotation, parse_math=False)
 
 
@@ -106,7 +91,7 @@ def sentence_attention(
     Args:
         translator: A `Translator` of a `Transformer`.
         text: A sentence.
-        translation: Its translation; by default what the translator finds.
+        translation: Its translation; by default that of the translator.
         kind: "cross", of the decoder to the source, or "encoder" or "decoder", of
             either to itself.
 
@@ -116,8 +101,8 @@ def sentence_attention(
         translation is chosen; row t of "decoder" is that of the token before it.
 
     Raises:
-        ValueError: If the model is not a `Transformer`, `text` is empty, or there are
-            no such weights, as linear attention and an SSRU have none.
+        ValueError: If there are no such weights, as linear attention and an SSRU have
+            none.
 
     Example:
         >>> weights, *tokens = plots.sentence_attention(load("runs/en-de"), "A man.")
@@ -125,22 +110,11 @@ def sentence_attention(
     """
     model = translator.model
     tokenizers = translator.tokenizers
-    if not isinstance(model, Transformer):
-        raise ValueError(
-            "Only a `Transformer` has the three kinds of attention; "
-            "`Translator.align` gives what any translator attends to. Received: a "
-            f"`{type(model).__name__}`"
-        )
     check_choice("kind", kind, ("cross", "encoder", "decoder"))
-    source = _ids_of(tokenizers.source, text)
-    if source.size < 2:
-        raise ValueError(f"`text` must not be empty. Received: text={text!r}")
     if translation is None:
-        result = translator.generator.search(source[None], np.array([source.size]))
-        target = ops.convert_to_numpy(result.ids)[0, 0]
-        target = target[target != model.config.pad_id]
-    else:
-        target = _ids_of(tokenizers.target, translation)
+        (translation,) = translator([text])
+    source = _ids_of(tokenizers.source, text)
+    target = _ids_of(tokenizers.target, translation)
     target_in = np.array([model.config.start_id, *target[:-1]], "int32")
     with recorded_attention() as record:
         model((source[None], target_in[None]), training=False)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from keras_transformer.config import RunConfig
-
 if TYPE_CHECKING:
     import keras
 
@@ -21,9 +19,6 @@ def training_curves(
     metrics: Sequence[str] | None = None,
 ) -> Figure:
     """Draws quantities of a training run over the epochs, with those of validation.
-
-    A dotted line marks the best epoch by validation: by the run's `monitor`, else by
-    the loss.
 
     Args:
         log: A run's directory; what `fit` returned; or a mapping from names such as
@@ -42,16 +37,10 @@ def training_curves(
         >>> figure = plots.training_curves("runs/en-de", ["perplexity"])
         >>> figure = plots.training_curves(model.fit(x, y, validation_data=valid))
     """
-    title = "training"
-    monitor = "loss"
     if isinstance(log, (str, Path)):
-        path = Path(log) / "log.csv"
-        table = np.genfromtxt(path, delimiter=",", names=True, encoding="utf-8")
-        columns = {name: np.atleast_1d(table[name]) for name in table.dtype.names}
-        title = f"training of {path.absolute().parent.name}"
-        monitor = RunConfig.load(path.with_name("config.json")).training.monitor
-    else:
-        columns = {**getattr(log, "history", log)}
+        table = np.genfromtxt(Path(log) / "log.csv", delimiter=",", names=True, ndmin=1)
+        log = {name: table[name] for name in table.dtype.names}
+    columns = {**getattr(log, "history", log)}
     longest = max(map(len, columns.values()), default=0)
     epochs = columns.pop("epoch", range(1, longest + 1))
     known = dict.fromkeys(name.removeprefix("val_") for name in columns)
@@ -63,25 +52,17 @@ def training_curves(
             f"Received: metrics={metrics}"
         )
     figure, axes = panels(len(metrics), 4.8, 3.5)
-    best = None
-    scores = np.array(columns.get(f"val_{monitor}", []))
-    if np.isfinite(scores).any():
-        find = np.nanargmin if monitor == "loss" else np.nanargmax
-        best = epochs[find(scores)]
     for ax, metric in zip(axes, metrics, strict=True):
         for name, label in ((metric, "training"), (f"val_{metric}", "validation")):
             if name in columns:
                 values = columns[name]
                 ax.plot(epochs[: len(values)], values, ".-", label=label)
-        if best is not None:
-            ax.axvline(best, color="gray", ls=":", label=f"best epoch: {best:g}")
         if metric == "perplexity":
             ax.set_yscale("log")  # It falls by orders of magnitude.
         ax.set_title(metric, fontsize="medium")
         ax.set_xlabel("epoch")
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend(fontsize="small")
-    figure.suptitle(title, parse_math=False)
     return figure
 
 

@@ -315,7 +315,7 @@ def test_terms_come_from_a_file_and_what_was_lost_is_told(
     words += "--input", source, "--output", tmp_path / "out.txt"
     result, told = objects(capsys, *words)
     assert result["doubts"] == {"lost": 2}
-    assert "; doubtful: lost 2 (lines 1, 2)\n" in told
+    assert "; doubtful: lost 2 (the first lines: 1, 2)\n" in told
 
 
 def test_doubts_are_told_by_their_number_and_counted(
@@ -336,7 +336,7 @@ def test_doubts_are_told_by_their_number_and_counted(
     words = "translate", "any", "--input", source, "--output", output
     result, told = objects(capsys, *words)
     assert result["doubts"] == counts and result["doubtful"] == [2, 3]
-    assert "; doubtful: loop 1, score 2 (lines 2, 3)\n" in told
+    assert "; doubtful: loop 1, score 2 (the first lines: 2, 3)\n" in told
     found = Translation("la", -1.0, False, (), ("loop", "lost"), ("a.org/b",))
     loop = SimpleNamespace(nbest=lambda *_: [[found]])
     with monkeypatch.context() as patched:
