@@ -98,8 +98,7 @@ class Options:
 
     def error(self, name: str, rule: str) -> ValueError:
         """Returns the error of an option that breaks a rule."""
-        received = repr(self.values.get(name))
-        received = f"{received[:60]}..." if len(received) > 60 else received
+        received = f"{self.values.get(name)!r:.60}"
         return ValueError(f"{self.origin}: `{name}` {rule}. Received: {received}")
 
     def _value(self, name, default):

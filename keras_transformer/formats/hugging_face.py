@@ -231,12 +231,6 @@ def _tensors(path):
         pickled = path / "pytorch_model.bin"
         if pickled.exists():
             return Tensors(_pickled_arrays(pickled), pickled)
-        for name in ("tf_model.h5", "flax_model.msgpack"):
-            if (path / name).exists():
-                raise ValueError(
-                    f"{path} has its weights in {name} alone; model.safetensors or "
-                    "pytorch_model.bin is needed"
-                )
     safetensors = required("safetensors", "This import needs safetensors", "import")
     arrays = {}
     for file in files:

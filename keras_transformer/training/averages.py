@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
-from keras_transformer.config.options import check_number
 from keras_transformer.files import write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
@@ -21,14 +19,12 @@ from keras_transformer.training.state import (
     checkpoint_path,
     checkpoints_in,
     load_average,
+    named,
 )
 
 
 def average_run(
-    run: str | Path,
-    output: str | Path,
-    last: int | None = None,
-    checkpoints: Sequence[str | Path] | None = None,
+    run: str | Path, output: str | Path, last: int | None = None
 ) -> list[Path]:
     """Writes a translator of the mean of a run's checkpoints.
 
@@ -39,7 +35,6 @@ def average_run(
         run: Directory of the run.
         output: Directory to write; must be new or empty.
         last: Number of last checkpoints to average; default all.
-        checkpoints: Files to average instead.
 
     Returns:
         The checkpoints that were averaged.
@@ -48,29 +43,24 @@ def average_run(
         FileExistsError: If `output` is not empty.
         FileNotFoundError: If a file is missing.
         ValueError: If there are too few checkpoints, one does not fit the run's model,
-            the tokenizer is damaged, or both `last` and `checkpoints` are given.
+            or the tokenizer is damaged.
 
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
     """
-    check_number("last", last, int, optional=True)
     run = Path(run)
     output = Path(output)
     check_new_directory(output)
-    if checkpoints is None:
-        checkpoints = checkpoints_in(run / "checkpoints")
-        if not checkpoints:
-            raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
-    elif last is not None:
-        raise ValueError("Give either `last` or `checkpoints`.")
-    paths = list(map(Path, checkpoints))
-    if last is not None:
-        if not 1 <= last <= len(paths):
-            raise ValueError(
-                f"`last` must be from 1 to {len(paths)}, the checkpoints in {run}. "
-                f"Received: last={last}"
-            )
-        paths = paths[-last:]
+    paths = checkpoints_in(run / "checkpoints")
+    if not paths:
+        raise FileNotFoundError(f"{run / 'checkpoints'} holds no checkpoint.")
+    last = len(paths) if last is None else last
+    if not 1 <= last <= len(paths):
+        raise ValueError(
+            f"`last` must be from 1 to {len(paths)}, the checkpoints in {run}. "
+            f"Received: last={last}"
+        )
+    paths = paths[-last:]
     config = RunConfig.load(run / "config.json")
     tokenizers = TokenizerPair.load(run / "tokenizer")
     made = run / "model.keras"  # An unfinished run has none.
@@ -89,19 +79,17 @@ def _summary(run, paths):
         state = StateFiles(run / "states").latest(Console(quiet=True))
     except ValueError:  # All states are damaged.
         state = None
-    names = [path.name for path in paths]
     rows = [] if state is None else state.history
-    rows = [row for row in rows if checkpoint_path("", row["step"]).name in names]
+    rows = [
+        row for row in rows if checkpoint_path(paths[0].parent, row["step"]) in paths
+    ]
     if not rows:
         return None
-    words = f"the mean of {len(paths)} checkpoints"
-    if len(paths) == 1:
-        words = f"the checkpoint of epoch {rows[0]['epoch']:g}"
     return summary(
         state.facts,
         state,
         rows[-1],
-        weights=words,
+        weights=named(rows),
         averaged_checkpoints=len(paths),
         final={},
     )

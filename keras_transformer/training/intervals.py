@@ -79,7 +79,6 @@ def keep_initial(run: Run, callbacks: RunCallbacks, validation: Validation):
     figures = validation.figures(callbacks)
     if run.distribution.is_chief:
         save_checkpoint(run.model, run.checkpoints, 0)
-    run.model.reset_metrics()
     run.state.history.append({"step": 0, "epoch": 0, "updates": 0, **figures})
 
 

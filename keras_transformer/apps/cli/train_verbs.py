@@ -92,9 +92,7 @@ def _run_config(options, pairs, console):
 def average(options):
     """Makes a run of the mean of checkpoints."""
     check_new_directory(options.output)
-    paths = _training().average_run(
-        options.model, options.output, options.last, options.checkpoints
-    )
+    paths = _training().average_run(options.model, options.output, options.last)
     names = ", ".join(path.name for path in paths)
     print_result(f"{options.output}: the mean of {names}")
     return {"run": options.output, "checkpoints": paths}
