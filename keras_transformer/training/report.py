@@ -246,10 +246,9 @@ def duration(seconds: float) -> str:
         return f"{math.ceil(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 10:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+        return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
-    words = f"{hours} h {minutes} min" if hours else f"{minutes} min"
-    return words if hours < 48 else f"{hours // 24} days {hours % 24} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 class Log:
