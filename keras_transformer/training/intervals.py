@@ -308,7 +308,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         """Calls `on_epoch_end` of the user's callbacks, which may add figures."""
         self.model.stop_training = False
         for callback in self.callbacks:
-            callback.on_epoch_end(self._run.state.num_intervals, figures)
+            callback.on_epoch_end(_num_closed(self._run.state), figures)
         self.stopped_by_user |= self.model.stop_training
 
     def _is_measured(self):
@@ -363,7 +363,7 @@ class RunCallbacks(keras.callbacks.CallbackList):
         self._skipped_before = self.model.nonfinite_batches
         self._began = self._read = time.monotonic()
         self._waited = self._waits.seconds
-        interval = self._run.state.num_intervals
+        interval = _num_closed(self._run.state)
         if interval != self._interval:  # Several `fit` may make one.
             self._interval = interval
             super().on_epoch_begin(interval)
@@ -431,6 +431,11 @@ class RunCallbacks(keras.callbacks.CallbackList):
         are_all = self.skipped == self._done
         in_a_row = self._run.state.skipped + self.skipped if are_all else 0
         self._run.state = self.captured(step, seconds, in_a_row)
+
+
+def _num_closed(state):
+    """Returns the number of closed intervals. Initial weights have a row, at step 0."""
+    return sum(row["step"] > 0 for row in state.history)
 
 
 def _reads_every_batch(callback):

@@ -59,11 +59,6 @@ class State:
         """Whether the last row belongs to this step."""
         return bool(self.history) and self.history[-1]["step"] == self.step
 
-    @property
-    def num_intervals(self) -> int:
-        """Intervals that are closed; a row at step 0 is of the initial weights."""
-        return sum(row["step"] > 0 for row in self.history)
-
 
 @dataclass(frozen=True)
 class StateFiles:
