@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from keras_transformer.config import RunConfig
+from keras_transformer.config.options import check_number
 from keras_transformer.files import write_json
 from keras_transformer.models.loading import load_model
 from keras_transformer.models.transformer import Transformer
@@ -48,6 +49,7 @@ def average_run(
     Example:
         >>> average_run("runs/en-de", "runs/en-de-mean-of-3", last=3)
     """
+    check_number("last", last, int, optional=True)
     run = Path(run)
     output = Path(output)
     check_new_directory(output)

@@ -254,9 +254,9 @@ def default_config(
     """
     if (own := Path(directory) / "config.json").exists():
         return RunConfig.load(own)
-    if init is None and text is None:
-        return RunConfig()
     if init is None:
+        if text is None:
+            return RunConfig()
         count = open_pairs(text).count()
         name = preset_for(count)
         if console is not None:
@@ -298,7 +298,7 @@ def train_to_the_end(
         callbacks.begin_run()
         if not run.state.step:  # `on_train_begin` may have changed a weight.
             run.state = callbacks.captured()
-            if run.job.init is not None and run.validation is not None:
+            if run.job.init and run.validation:
                 keep_initial(run, callbacks, validation)
                 if log:
                     log.add(run.state.history, run.state.seconds)
@@ -332,7 +332,7 @@ def finish(run: Run, validation: Validation) -> Translator:
     options = run.config.training
     state = run.state
     is_chief = run.distribution.is_chief
-    if is_chief or run.validation is not None:  # All processes validate together.
+    if is_chief or run.validation:  # All processes validate together.
         rows, figures, scores = _load_final(run, validation)
     if is_chief:
         remove_checkpoints(run.checkpoints, state.history, 1, options)
@@ -385,7 +385,7 @@ def _load_final(
     for mean in candidates(rows, options):
         load_average(run.model, checkpoints_of(run.checkpoints, mean))
         tried.append((mean, validation.figures()))
-    if run.validation is None:
+    if not run.validation:
         return *tried[0], {}
     taken, figures = max(tried, key=lambda each: rank(each[1], options))
     load_average(run.model, checkpoints_of(run.checkpoints, taken))

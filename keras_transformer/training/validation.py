@@ -39,7 +39,7 @@ class Validation:
         self._pairs = []
         options = run.config.training
         translator = run.translator
-        if run.validation is not None and options.monitor != "loss":
+        if run.validation and options.monitor != "loss":
             self._pairs = _some_pairs(run, options.bleu_sentences)
             greedy = translator.config.replace(beam_size=1, n_best=None)
             self._translate = Translator(run.model, translator.tokenizers, greedy)
@@ -50,7 +50,7 @@ class Validation:
     ) -> dict[str, float]:
         """Returns the figures; their names begin with "val_"."""
         run = self._run
-        if run.validation is None:
+        if not run.validation:
             return {}
         data = run.distribution.dataset(run.validation.dataset(shuffle=False))
         logs = run.model.evaluate(
@@ -79,7 +79,7 @@ class Validation:
 def doubting(run: Any) -> Translator:
     """Returns the run's translator, which doubts what its validation had wrong."""
     translator = run.translator
-    if run.validation is None or run.validation.num_pairs < _FEWEST_PAIRS:
+    if not run.validation or run.validation.num_pairs < _FEWEST_PAIRS:
         return translator
     say(run.console, "learning from validation sentences which scores are doubtful")
     sources, references = zip(*_some_pairs(run, _MOST_PAIRS), strict=True)

@@ -106,7 +106,8 @@ def test_the_card_of_a_mean_of_an_unfinished_run_has_its_training(run, tmp_path)
     card = model_card(Translator.load(mean), VERSION, mean)
     training = section(card, "Data and training")
     assert "- 12 updates, 3 epochs, " in training
-    assert "- the weights are the mean of 3 checkpoints\n- source" in training
+    words = "- the weights are the mean of 3 checkpoints, epochs 1 to 3\n- source"
+    assert words in training
     assert "- training: 40 pairs, " in training and "ion: 8 pairs, " in training
     average_run(run, tmp_path / "one", last=1)
     summary = json.loads((tmp_path / "one" / "summary.json").read_text("utf-8"))
