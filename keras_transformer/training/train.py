@@ -119,7 +119,9 @@ def train(
         loss: A Keras loss that is a mean over targets, in place of a
             `MaskedCrossentropy` with `label_smoothing`.
         init: A `Translator`, or its directory, whose weights and tokenizers the run
-            begins with (fine-tuning); default random weights. The options `model`,
+            begins with (fine-tuning); default random weights. They are validated first,
+            and kept if no update is better. If it is the directory of a run, pairs of
+            that run are shown too (`replay`). The options `model`,
             except dropout rates, and `tokenizer` must be those of `init`, as in
             `default_config`. A resumed run does not need it.
         model: Function of `config.model` that returns the model to train: a subclass of
