@@ -279,7 +279,7 @@ PRESETS = {
 FINE_TUNING = {
     "batch_tokens": 2048,
     "schedule": "constant",
-    "learning_rate": 5e-4,
+    "learning_rate": 2e-4,
     "warmup_steps": 100,
     "doubt_steps": None,  # The others' scores are not its own.
 }
