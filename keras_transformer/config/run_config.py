@@ -275,7 +275,7 @@ PRESETS = {
     "student": _STUDENT | dict(sizes="student", learning_rate=0.003),
     "student-384": _STUDENT | dict(sizes="student-384"),
 }
-# Options of a run that begins with the weights of another run.
+# Options of a run that begins with another run.
 FINE_TUNING = {
     "batch_tokens": 2048,
     "schedule": "constant",
@@ -283,7 +283,7 @@ FINE_TUNING = {
     "warmup_steps": 100,
     "doubt_steps": None,  # The others' scores are not its own.
 }
-# And of one that begins with those of another system, which has seen millions of pairs.
+# Options of a run that begins with an import.
 FINE_TUNING_IMPORTED = FINE_TUNING | {
     "learning_rate": 1e-4,
     "epochs": 5,

@@ -120,7 +120,7 @@ def import_hugging_face(path: str | Path) -> Translator:
 
     Returns:
         A `Translator` with the search options of generation_config.json. Its dropout
-        rates are those of config.json, and 0 where that has none.
+        rates are those of config.json. A rate that is not there is 0.
 
     Raises:
         FileNotFoundError: If a file is missing.
@@ -266,7 +266,6 @@ def _pickled_arrays(path):
 
 def _matrices(tensors, options, rows, width):
     """Returns both embeddings, the rows of the output and its bias, or `None`."""
-
     head = "lm_head.weight"
     shared = "model.shared.weight"
 

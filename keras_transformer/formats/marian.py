@@ -126,7 +126,8 @@ def import_marian(path: str | Path) -> Translator:
 
     Returns:
         A `Translator` with the search options of `decoder.yml`. Its dropout rates are
-        those of the training, if a file such as `model.npz.yml` tells them, or else 0.
+        those that the files tell, such as `model.npz.yml`. A rate that no file tells
+        is 0.
 
     Raises:
         FileNotFoundError: If a file is missing.

@@ -68,8 +68,8 @@ class Translator(TextTranslator):
         self.most = config.beam_size
         self.carries_spans = tokenizers.carry_spans
         self._search = StringSearch(self.generator, tokenizers)
-        # A graph for each number of hypotheses, and anew once a model is quantised.
-        # The graph of a signature, for the variables that the model has.
+        # The graph of a signature for some options. A quantised model has other
+        # variables, so it gets a graph anew.
         self._graphs = functools.lru_cache(MOST_KEPT)(
             lambda name, variables, **options: as_graph(
                 functools.partial(SIGNATURES[name].call, self._search, **options),

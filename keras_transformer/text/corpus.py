@@ -146,8 +146,8 @@ class Corpus:
         bad.count, bad.too_long, bad.examples = facts["bad_lines"]
         self._epoch = functools.lru_cache(1)(self._new_epoch)
 
-        # The pairs of an epoch before shuffling: each corpus occurs `weight` times, and
-        # those that are replayed follow.
+        # The pairs of an epoch before shuffling: each corpus occurs `weight` times.
+        # Replayed pairs follow.
         weights = [weight for _, weight in self.text.parts]
         weights = np.repeat(weights, facts["num_pairs"])
         pairs = np.repeat(np.arange(len(weights), dtype=np.uint32), weights)

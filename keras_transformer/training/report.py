@@ -246,7 +246,7 @@ def duration(seconds: float) -> str:
         return f"{math.ceil(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 10:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 

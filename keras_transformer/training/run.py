@@ -155,8 +155,11 @@ def prepared(
     facts = run_facts(model, corpora)
     report_data(console, corpora)
     if training.num_replayed:
-        number = plural(training.num_replayed, "pair")
-        say(console, f"{number} of each epoch are those of {planned.data['init']}")
+        say(
+            console,
+            f"each epoch also shows {plural(training.num_replayed, 'pair')} of "
+            f"{planned.data['init']}",
+        )
     report_devices(console, model.compute_dtype)
     if planned.state is None:
         report_model(console, model, options.freeze)

@@ -180,7 +180,7 @@ def test_pairs_of_the_run_before_are_mixed_in_and_stay_with_the_new_one(
         found = facts["data"]["training"]
         return found["pairs"], found["replayed"], [x for x in lines if "each ep" in x]
 
-    line = "24 pairs of each epoch are those of "
+    line = "each epoch also shows 24 pairs of "
     assert planned(str(trained)) == (48, 24, [f"{line}{trained}"])
     assert planned(trained, replay=0.5)[:2] == (36, 12)
     assert planned(trained, replay=0.0) == (24, 0, [])

@@ -352,7 +352,7 @@ def test_an_interrupted_run_is_exact_on_other_backends(backend):
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0.2, "1 s"), (59, "59 s"), (60, "1 min 0 s"), (200, "3 min 20 s"),
+        (0.2, "1 s"), (59, "59 s"), (60, "1 min"), (200, "3 min 20 s"),
         (3599, "59 min"), (7300, "2 h 1 min"), (50 * 3600, "50 h 0 min"),
     ],
 )  # fmt: skip
